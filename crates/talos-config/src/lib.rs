@@ -1,0 +1,3 @@
+//! Talos secrets, machine configs, patches and schematics as pure functions.
+
+pub mod versions;
