@@ -1,0 +1,45 @@
+//! The gate and the workshop. `cargo xtask` lists what it can do.
+
+mod bans;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask tidy        the rules of the house that no compiler checks: who may depend on whom, who prints, what a text may say
+cargo xtask bans        shows that every banned call and type is in fact refused by clippy";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.first().map(String::as_str) {
+        Some("tidy") => tidy::run(),
+        Some("bans") => bans::run(),
+        _ => {
+            println!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the workspace, wherever xtask was called from.
+fn root() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the workspace")
+        .to_path_buf()
+}
+
+/// Cargo, as the one that runs us.
+#[expect(clippy::disallowed_methods, reason = "the workshop runs cargo; the product runs nothing")]
+fn cargo() -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
