@@ -1,0 +1,258 @@
+//! What is wanted, with everything that the file, the secrets and the Image Factory decide already decided.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use mainstay_spec::{Cni, Distro, Machine, Network, Role, Spec, Storage, smbios_uuid};
+use semver::Version;
+use talos_config::versions::{RELEASES, Unsupported, check_pair};
+use uuid::Uuid;
+
+use crate::mark::{Mark, ShapeDigest, Versions};
+use crate::observed::{Config, Observed, Talos};
+use crate::shape;
+
+/// One goal for one cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Desired {
+    pub cluster: String,
+    /// From the secrets. `None`: there are no secrets yet, so a plan can be shown but not executed.
+    pub cluster_id: Option<Uuid>,
+    /// `protect: true` in the file.
+    pub protect: bool,
+    /// Which machine the file puts on which VMID. Kept for `down` too: a machine that lost its marks is looked for there.
+    pub vmids: BTreeMap<u32, String>,
+    pub goal: Goal,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Goal {
+    Cluster(Box<Wish>),
+    /// Everything that is ours is to go, images by file name.
+    Nothing {
+        images: Vec<String>,
+    },
+}
+
+/// The cluster that is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wish {
+    pub versions: Versions,
+    pub image: Image,
+    pub network: Network,
+    pub storage: Storage,
+    /// The PVE resource pool that machines are created in.
+    pub resource_pool: Option<String>,
+    /// The image has the guest agent.
+    pub agent: bool,
+    pub cni: Cni,
+    /// Control planes first, then by pool and ordinal.
+    pub machines: Vec<Wanted>,
+}
+
+/// A machine that is wanted, and its config.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wanted {
+    pub machine: Machine,
+    pub config: Config,
+}
+
+/// The bootable disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    pub schematic: String,
+    pub url: String,
+    /// Named by version, schematic and architecture, so that it is never overwritten by another.
+    pub file: String,
+    /// In bytes, as the factory says. Unknown while offline; then any size is believed.
+    pub size: Option<u64>,
+}
+
+/// What the plan must be told besides the file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facts {
+    pub cluster_id: Option<Uuid>,
+    pub versions: Versions,
+    pub image: Image,
+    /// By machine. May be empty while there are no secrets.
+    pub configs: BTreeMap<String, Config>,
+}
+
+impl Desired {
+    /// The cluster of the file.
+    pub fn cluster(spec: &Spec, facts: Facts) -> Self {
+        let mut configs = facts.configs;
+        let with_config = |machine: &Machine| {
+            let config = configs.remove(machine.name.as_str()).unwrap_or_else(|| Config::new(""));
+            Wanted {
+                machine: machine.clone(),
+                config,
+            }
+        };
+        let machines = spec.machines.iter().map(with_config).collect();
+        let Distro::Talos(talos) = &spec.distro;
+        let wish = Wish {
+            versions: facts.versions,
+            image: facts.image,
+            network: spec.network.clone(),
+            storage: spec.datacenter.storage.clone(),
+            resource_pool: spec.datacenter.pool.as_ref().map(ToString::to_string),
+            agent: talos
+                .extensions
+                .iter()
+                .any(|extension| extension.as_str().ends_with("/qemu-guest-agent")),
+            cni: spec.cni,
+            machines,
+        };
+        Self {
+            goal: Goal::Cluster(Box::new(wish)),
+            ..Self::nothing(spec, facts.cluster_id, Vec::new())
+        }
+    }
+
+    /// Nothing of the cluster of the file.
+    pub fn nothing(spec: &Spec, cluster_id: Option<Uuid>, images: Vec<String>) -> Self {
+        let vmids = spec
+            .machines
+            .iter()
+            .map(|machine| (machine.vmid, machine.name.to_string()))
+            .collect();
+        Self {
+            vmids,
+            protect: spec.protect,
+            ..Self::nothing_of(spec.name.as_str(), cluster_id, images)
+        }
+    }
+
+    /// Nothing of a cluster that is known by name and id only.
+    pub fn nothing_of(cluster: &str, cluster_id: Option<Uuid>, images: Vec<String>) -> Self {
+        Self {
+            cluster: cluster.to_owned(),
+            cluster_id,
+            protect: false,
+            vmids: BTreeMap::new(),
+            goal: Goal::Nothing { images },
+        }
+    }
+
+    pub fn wish(&self) -> Option<&Wish> {
+        match &self.goal {
+            Goal::Cluster(wish) => Some(wish),
+            Goal::Nothing { .. } => None,
+        }
+    }
+
+    /// The id, or nil in a plan that is only shown.
+    pub(crate) fn id(&self) -> Uuid {
+        self.cluster_id.unwrap_or_default()
+    }
+
+    pub(crate) fn uuid(&self, machine: &str) -> Uuid {
+        smbios_uuid(self.id(), machine)
+    }
+
+    /// The mark that a machine should carry.
+    pub(crate) fn mark(&self, wish: &Wish, wanted: &Wanted, vmid: u32) -> Mark {
+        Mark {
+            cluster: self.cluster.clone(),
+            cluster_id: self.id(),
+            machine: wanted.name().to_owned(),
+            role: wanted.machine.role,
+            vmid,
+            shape: wish.digest(wanted),
+            versions: wish.versions.clone(),
+            bootstrap: false,
+            lease: None,
+        }
+    }
+}
+
+impl Wish {
+    pub fn wanted(&self, name: &str) -> Option<&Wanted> {
+        self.machines.iter().find(|wanted| wanted.name() == name)
+    }
+
+    pub fn control_planes(&self) -> impl Iterator<Item = &Wanted> {
+        self.machines.iter().filter(|wanted| wanted.is_control_plane())
+    }
+
+    /// Address with the length of the network's prefix.
+    pub fn interface(&self, wanted: &Wanted) -> Ipv4Net {
+        Ipv4Net::new(wanted.address(), self.network.cidr.prefix_len()).unwrap_or(self.network.cidr)
+    }
+
+    pub(crate) fn digest(&self, wanted: &Wanted) -> ShapeDigest {
+        shape::digest(self, wanted)
+    }
+}
+
+impl Wanted {
+    pub fn name(&self) -> &str {
+        self.machine.name.as_str()
+    }
+
+    pub fn address(&self) -> Ipv4Addr {
+        self.machine.address
+    }
+
+    pub fn is_control_plane(&self) -> bool {
+        self.machine.role == Role::ControlPlane
+    }
+}
+
+/// What the cluster runs: read from its machines, else from the marks of those that are silent. `None` for a cluster that is not there.
+///
+/// The oldest wins where they differ, so that a half-done change of versions is never taken for a finished one.
+pub fn running(observed: &Observed, cluster_id: Uuid) -> Option<Versions> {
+    let marks: Vec<Mark> = observed
+        .vms
+        .yes()?
+        .values()
+        .filter_map(|vm| Mark::parse(&vm.config.yes()?.description))
+        .collect();
+    let ours = || marks.iter().filter(|mark| mark.cluster_id == cluster_id);
+    let nodes = || {
+        observed
+            .talos
+            .values()
+            .filter_map(|talos| if let Talos::Running(node) = talos { Some(node) } else { None })
+    };
+    let talos = nodes()
+        .map(|node| &node.version)
+        .min()
+        .or_else(|| ours().map(|mark| &mark.versions.talos).min())?;
+    let kubernetes = nodes().filter_map(|node| node.kubernetes.as_ref()).min();
+    let kubernetes = kubernetes.or_else(|| ours().map(|mark| &mark.versions.kubernetes).min())?;
+    Some(Versions {
+        talos: talos.clone(),
+        kubernetes: kubernetes.clone(),
+    })
+}
+
+/// The versions to use: what the file says, else what runs, else the newest known.
+pub fn resolve(spec: &Spec, running: Option<&Versions>) -> Result<Versions, Unsupported> {
+    let Distro::Talos(wish) = &spec.distro;
+    let known = RELEASES.iter().map(|release| &release.newest);
+    let talos = wish.version.pick(running.map(|versions| &versions.talos), known);
+    let talos = talos.ok_or_else(|| Unsupported::Malformed(wish.version.to_string()))?.clone();
+    let release = talos_config::versions::release(&talos)?;
+    let fitting: Vec<&Version> = RELEASES
+        .iter()
+        .map(|known| &known.kubernetes)
+        .filter(|version| release.runs(version))
+        .collect();
+    let kubernetes = spec.kubernetes.pick(running.map(|versions| &versions.kubernetes), fitting);
+    let kubernetes = kubernetes.cloned().or_else(|| first_of_minor(&spec.kubernetes));
+    let kubernetes = kubernetes.ok_or_else(|| Unsupported::Malformed(spec.kubernetes.to_string()))?;
+    check_pair(&talos, &kubernetes)?;
+    Ok(Versions { talos, kubernetes })
+}
+
+/// A minor that is in the window of a release but whose patches are not in the table.
+fn first_of_minor(wish: &mainstay_spec::VersionWish) -> Option<Version> {
+    match wish {
+        mainstay_spec::VersionWish::Minor(major, minor) => Some(Version::new(*major, *minor, 0)),
+        _ => None,
+    }
+}

@@ -1,0 +1,343 @@
+//! The mark: what a VM of ours says about itself, in its description, its tags and its SMBIOS UUID.
+//!
+//! The description is the user's too: everything outside the fenced block is theirs and is kept byte for byte.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use mainstay_spec::{Role, smbios_uuid};
+use semver::Version;
+use uuid::Uuid;
+
+use crate::observed::{Seen, Vm, VmConfig};
+
+/// The PVE tag on every machine of every cluster. It makes our machines easy to find, and is one of the three proofs.
+pub const TAG: &str = "mainstay";
+
+const FENCE_BEGIN: &str = "```mainstay";
+const FENCE_END: &str = "```";
+const FORMAT: &str = "1";
+
+/// What the block in the description says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    pub cluster: String,
+    pub cluster_id: Uuid,
+    pub machine: String,
+    pub role: Role,
+    /// The VMID that was claimed. A restored backup keeps block and UUID but not this.
+    pub vmid: u32,
+    pub shape: ShapeDigest,
+    /// What the machine was last configured for, so that versions are known while it is silent.
+    pub versions: Versions,
+    /// A bootstrap was about to be sent here. Never taken back.
+    pub bootstrap: bool,
+    pub lease: Option<Lease>,
+}
+
+/// Talos and Kubernetes, which are only ever judged together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Versions {
+    pub talos: Version,
+    pub kubernetes: Version,
+}
+
+/// Digest of the shape last applied: equal to the digest of the file means that a difference on the VM was made by somebody else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShapeDigest(pub(crate) String);
+
+impl fmt::Display for ShapeDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Who works on the cluster. Advice for people: correctness never rests on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// `user@machine`, without blanks.
+    pub who: String,
+    pub since: Timestamp,
+    pub until: Timestamp,
+}
+
+impl Lease {
+    pub fn holds(&self, now: Timestamp) -> bool {
+        now < self.until
+    }
+}
+
+impl fmt::Display for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.who, self.since, self.until)
+    }
+}
+
+impl Mark {
+    /// The mark in a description. `None` for a text without a block that can be read in full: half a mark proves nothing.
+    pub fn parse(description: &str) -> Option<Self> {
+        let (_, block, _) = split(description);
+        let mut lines = block?
+            .lines()
+            .map(|line| line.trim_end().split_once(' ').unwrap_or((line, "")));
+        let mut fields = Fields::default();
+        if lines.next()? != ("format", FORMAT) {
+            return None;
+        }
+        lines.for_each(|(key, value)| fields.read(key, value));
+        fields.mark()
+    }
+
+    /// The description with this mark in it. Keeps the user's text; keeps the lease and a bootstrap intent that are there already, since
+    /// only [`with_lease`] and nobody may take those away.
+    pub fn write_into(&self, description: &str) -> String {
+        let there = Self::parse(description);
+        let mark = Self {
+            bootstrap: self.bootstrap || there.as_ref().is_some_and(|mark| mark.bootstrap),
+            lease: self.lease.clone().or_else(|| there.and_then(|mark| mark.lease)),
+            ..self.clone()
+        };
+        mark.replace(description)
+    }
+
+    /// The SMBIOS UUID that a machine of this name has.
+    pub fn uuid(&self) -> Uuid {
+        smbios_uuid(self.cluster_id, &self.machine)
+    }
+
+    fn replace(&self, description: &str) -> String {
+        let (before, _, after) = split(description);
+        let mut text = user_text(before);
+        if !text.is_empty() {
+            text.push_str("\n\n");
+        }
+        text.push_str(&self.to_string());
+        let after = after.trim_matches('\n');
+        if !after.is_empty() {
+            text.push_str("\n\n");
+            text.push_str(after);
+        }
+        text
+    }
+}
+
+/// The description with another lease, or none. Unchanged where there is no mark: a lease is only written on what is ours.
+pub fn with_lease(description: &str, lease: Option<Lease>) -> String {
+    match Mark::parse(description) {
+        Some(mark) => Mark { lease, ..mark }.replace(description),
+        None => description.to_owned(),
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.sentence())?;
+        writeln!(f, "\n{FENCE_BEGIN}\nformat {FORMAT}")?;
+        writeln!(f, "cluster {} {}", self.cluster, self.cluster_id)?;
+        writeln!(f, "machine {} {} {}", self.machine, self.role, self.vmid)?;
+        writeln!(f, "shape {}", self.shape)?;
+        writeln!(
+            f,
+            "runs talos {} kubernetes {}",
+            self.versions.talos, self.versions.kubernetes
+        )?;
+        if self.bootstrap {
+            writeln!(f, "bootstrap here")?;
+        }
+        if let Some(lease) = &self.lease {
+            writeln!(f, "lease {lease}")?;
+        }
+        f.write_str(FENCE_END)
+    }
+}
+
+/// What the first line of every mark ends in, so that it is found again when the block is rewritten.
+const SENTENCE_END: &str = "kept by mainstay. Change it in cluster.yaml, not here.";
+
+impl Mark {
+    fn sentence(&self) -> String {
+        format!(
+            "{}: {} of the Kubernetes cluster {}, {SENTENCE_END}",
+            self.machine, self.role, self.cluster
+        )
+    }
+}
+
+/// Text before the block, the block's lines, text after it.
+fn split(description: &str) -> (&str, Option<&str>, &str) {
+    let Some(begin) = find_line(description, 0, FENCE_BEGIN) else {
+        return (description, None, "");
+    };
+    let inside = begin + FENCE_BEGIN.len();
+    let Some(end) = find_line(description, inside, FENCE_END) else {
+        return (description, None, "");
+    };
+    let block = description[inside..end].trim_matches('\n');
+    (&description[..begin], Some(block), &description[end + FENCE_END.len()..])
+}
+
+/// Where a line that is exactly `wanted` begins.
+fn find_line(text: &str, from: usize, wanted: &str) -> Option<usize> {
+    let mut at = from;
+    for line in text[from..].split_inclusive('\n') {
+        if line.trim_end_matches(['\n', '\r']) == wanted {
+            return Some(at);
+        }
+        at += line.len();
+    }
+    None
+}
+
+/// The user's part of what stands before the block: all but our own sentence.
+fn user_text(before: &str) -> String {
+    let kept: Vec<&str> = before.lines().filter(|line| !line.ends_with(SENTENCE_END)).collect();
+    kept.join("\n").trim_end_matches('\n').to_owned()
+}
+
+#[derive(Default)]
+struct Fields {
+    cluster: Option<(String, Uuid)>,
+    machine: Option<(String, Role, u32)>,
+    shape: Option<ShapeDigest>,
+    versions: Option<Versions>,
+    bootstrap: bool,
+    lease: Option<Lease>,
+}
+
+impl Fields {
+    /// Unknown keys are passed over: a later mainstay may write more.
+    fn read(&mut self, key: &str, value: &str) {
+        let words: Vec<&str> = value.split(' ').collect();
+        match (key, words.as_slice()) {
+            ("cluster", [name, id]) => self.cluster = Uuid::from_str(id).ok().map(|id| ((*name).to_owned(), id)),
+            ("machine", [name, role, vmid]) => {
+                self.machine = parse_role(role)
+                    .zip(vmid.parse().ok())
+                    .map(|(role, vmid)| ((*name).to_owned(), role, vmid));
+            }
+            ("shape", [digest]) => self.shape = Some(ShapeDigest((*digest).to_owned())),
+            ("runs", ["talos", talos, "kubernetes", kubernetes]) => {
+                let pair = talos.parse().ok().zip(kubernetes.parse().ok());
+                self.versions = pair.map(|(talos, kubernetes)| Versions { talos, kubernetes });
+            }
+            ("bootstrap", _) => self.bootstrap = true,
+            ("lease", [who, since, until]) => {
+                let times = since.parse().ok().zip(until.parse().ok());
+                self.lease = times.map(|(since, until)| Lease {
+                    who: (*who).to_owned(),
+                    since,
+                    until,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn mark(self) -> Option<Mark> {
+        let (cluster, cluster_id) = self.cluster?;
+        let (machine, role, vmid) = self.machine?;
+        Some(Mark {
+            cluster,
+            cluster_id,
+            machine,
+            role,
+            vmid,
+            shape: self.shape?,
+            versions: self.versions?,
+            bootstrap: self.bootstrap,
+            lease: self.lease,
+        })
+    }
+}
+
+fn parse_role(text: &str) -> Option<Role> {
+    [Role::ControlPlane, Role::Worker]
+        .into_iter()
+        .find(|role| role.as_str() == text)
+}
+
+/// Whose a VM is. Only `Ours` may be destroyed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ownership {
+    /// All three proofs agree: tag, block and UUID.
+    Ours(Box<Mark>),
+    /// Not ours, or a copy of one of ours, and why we think so.
+    Stranger(String),
+    /// Ours by its UUID, but somebody took marks away. They are put back before anything else.
+    Damaged { machine: String, missing: BTreeSet<Proof> },
+    /// Could not be told.
+    Unknown(String),
+}
+
+/// One of the marks that can be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Proof {
+    Tag,
+    Block,
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tag => "tag",
+            Self::Block => "description block",
+        })
+    }
+}
+
+/// Whose `vm` is, seen from the cluster `cluster_id`. `expected` is the machine that should sit on this VMID, if any.
+pub fn ownership(vm: &Vm, cluster_id: Uuid, expected: Option<&str>) -> Ownership {
+    match &vm.config {
+        Seen::Unknown(why) => Ownership::Unknown(why.clone()),
+        Seen::No => Ownership::Stranger("it carries no mark".to_owned()),
+        // While PVE creates a VM its config holds nothing but the lock: nobody can tell whose it will be.
+        Seen::Yes(config) if config.lock.as_deref() == Some("create") && config.description.is_empty() => {
+            Ownership::Unknown("it is being created (lock `create`), so it carries no mark yet".to_owned())
+        }
+        Seen::Yes(config) => judge(vm, config, cluster_id, expected),
+    }
+}
+
+fn judge(vm: &Vm, config: &VmConfig, cluster_id: Uuid, expected: Option<&str>) -> Ownership {
+    let tagged = vm.tags.contains(TAG);
+    match Mark::parse(&config.description) {
+        Some(mark) if mark.cluster_id != cluster_id => Ownership::Stranger(format!(
+            "it belongs to another cluster {} (id {})",
+            mark.cluster, mark.cluster_id
+        )),
+        Some(mark) if config.uuid != Some(mark.uuid()) => Ownership::Stranger(format!(
+            "it is a copy of {}: its SMBIOS UUID is not that machine's",
+            mark.machine
+        )),
+        Some(mark) if mark.vmid != vm.vmid => Ownership::Stranger(format!(
+            "it is a copy of {}, which was claimed as VM {}",
+            mark.machine, mark.vmid
+        )),
+        Some(mark) if tagged => Ownership::Ours(Box::new(mark)),
+        Some(mark) => Ownership::Damaged {
+            machine: mark.machine,
+            missing: BTreeSet::from([Proof::Tag]),
+        },
+        None => by_uuid_alone(config, cluster_id, expected, tagged),
+    }
+}
+
+/// A description may be edited away. The UUID comes from the random cluster id, so nobody else has it by chance; a copy would
+/// sit on another VMID than the one that is expected to hold this machine.
+fn by_uuid_alone(config: &VmConfig, cluster_id: Uuid, expected: Option<&str>, tagged: bool) -> Ownership {
+    match expected.filter(|name| config.uuid == Some(smbios_uuid(cluster_id, name))) {
+        Some(name) => {
+            let missing = [Some(Proof::Block), (!tagged).then_some(Proof::Tag)]
+                .into_iter()
+                .flatten()
+                .collect();
+            Ownership::Damaged {
+                machine: name.to_owned(),
+                missing,
+            }
+        }
+        None => Ownership::Stranger("it does not carry our mark".to_owned()),
+    }
+}

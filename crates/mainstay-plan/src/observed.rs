@@ -1,0 +1,379 @@
+//! What was seen: PVE, Talos and Kubernetes as plain values, with the gaps named.
+//!
+//! The engine fills this in. Each fact says whether it is there, absent, or could not be looked at, because nothing may be created or
+//! deleted on an unknown.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use ipnet::Ipv4Net;
+use jiff::Timestamp;
+use mainstay_spec::{DiskOptions, Gib, Mac, Mib};
+use semver::Version;
+use uuid::Uuid;
+
+use crate::mark::{Lease, Mark};
+
+/// A fact about the world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen<T> {
+    Yes(T),
+    /// Looked, and it is not there.
+    No,
+    /// Could not look, and why.
+    Unknown(String),
+}
+
+impl<T> Seen<T> {
+    pub fn yes(&self) -> Option<&T> {
+        match self {
+            Self::Yes(value) => Some(value),
+            Self::No | Self::Unknown(_) => None,
+        }
+    }
+
+    pub fn unknown(&self) -> Option<&str> {
+        match self {
+            Self::Unknown(why) => Some(why),
+            Self::Yes(_) | Self::No => None,
+        }
+    }
+}
+
+/// Everything that was seen in one round.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observed {
+    /// Of the host that answered.
+    pub pve: Version,
+    /// A lone host is always quorate. `Unknown` without `Sys.Audit`.
+    pub quorate: Seen<bool>,
+    pub token: Token,
+    pub hosts: BTreeMap<String, Host>,
+    /// By VMID: every VM and container that the token sees. `Unknown` when it may not see all, since lists are filtered silently.
+    pub vms: Seen<BTreeMap<u32, Vm>>,
+    /// Volumes named for a VMID of ours that no VM refers to, on the storages that disks and seeds go to.
+    pub leftovers: Seen<Vec<Leftover>>,
+    /// Image files by host and storage. A shared storage is listed under each of its hosts.
+    pub images: BTreeMap<StorageAt, Seen<Vec<ImageFile>>>,
+    /// By machine: those wanted and those that carry our mark. A machine that is not here was not asked, since it does not run.
+    pub talos: BTreeMap<String, Talos>,
+    /// The members as the cluster itself lists them. `No`: every control plane was read and none has etcd data.
+    pub etcd: Seen<Vec<Member>>,
+    /// `No`: no cluster yet, so nobody to ask.
+    pub kubernetes: Seen<Kubernetes>,
+    /// Who answers on an address that we want and that no running machine of ours has: found by dialling 50000 and 6443.
+    pub answers: BTreeMap<Ipv4Addr, Seen<Answer>>,
+    /// Tasks of our token that still run.
+    pub tasks: Vec<Task>,
+}
+
+impl Observed {
+    /// The lease of a cluster: the one that ends last, since a lost first machine may leave an old one elsewhere.
+    pub fn lease(&self, cluster_id: Uuid) -> Option<Lease> {
+        let configs = self.vms.yes()?.values().filter_map(|vm| vm.config.yes());
+        let marks = configs
+            .filter_map(|config| Mark::parse(&config.description))
+            .filter(|mark| mark.cluster_id == cluster_id);
+        marks.filter_map(|mark| mark.lease).max_by_key(|lease| lease.until)
+    }
+
+    /// Whether somebody holds the cluster now.
+    pub fn held_by(&self, cluster_id: Uuid, now: Timestamp) -> Option<Lease> {
+        self.lease(cluster_id).filter(|lease| lease.holds(now))
+    }
+}
+
+/// What the plan must know about the token. Privileges themselves are preflight's business.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Token {
+    /// Rights come from a PVE pool alone. Such a token may not set tags in the request that creates a VM, only afterwards.
+    pub pool_scoped: bool,
+}
+
+/// A PVE server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    pub online: bool,
+    /// Threads, as PVE counts `maxcpu`.
+    pub cpus: u32,
+    pub memory: Memory,
+    /// `Unknown` when they are hidden: PVE drops bridges that the token may not use.
+    pub bridges: Seen<BTreeSet<String>>,
+    pub storages: Seen<BTreeMap<String, Storage>>,
+}
+
+/// In bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    pub total: u64,
+    pub free: u64,
+}
+
+/// A storage as one host sees it. Bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Storage {
+    pub kind: StorageKind,
+    pub content: BTreeSet<String>,
+    /// Enabled and reachable from this host.
+    pub active: bool,
+    pub shared: bool,
+    pub total: u64,
+    pub free: u64,
+}
+
+impl Storage {
+    pub fn allows(&self, content: &str) -> bool {
+        self.active && self.content.contains(content)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StorageKind {
+    Dir,
+    Nfs,
+    Cifs,
+    Btrfs,
+    LvmThin,
+    Lvm,
+    Zfs,
+    Rbd,
+    CephFs,
+    Other(String),
+}
+
+impl StorageKind {
+    /// Keeps files, so that it can hold images to import.
+    pub fn holds_files(&self) -> bool {
+        matches!(self, Self::Dir | Self::Nfs | Self::Cifs | Self::Btrfs | Self::CephFs)
+    }
+
+    /// A new disk takes its full size at once. Everywhere else it takes what is written: imported disks stay qcow2 on files.
+    pub fn is_thick(&self) -> bool {
+        matches!(self, Self::Lvm | Self::Other(_))
+    }
+}
+
+/// A storage on a host.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StorageAt {
+    pub host: String,
+    pub storage: String,
+}
+
+impl fmt::Display for StorageAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.storage)
+    }
+}
+
+/// An importable file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageFile {
+    pub file: String,
+    /// Bytes of the file, not of the disk in it.
+    pub size: u64,
+}
+
+/// A VM (or container) somebody has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Vm {
+    pub vmid: u32,
+    pub host: String,
+    /// PVE's inventory lags: a VM made seconds ago has no name there.
+    pub name: Option<String>,
+    pub power: Power,
+    pub tags: BTreeSet<String>,
+    pub template: bool,
+    /// Read for VMs with our tag and for those on a VMID we want; `No` for all others.
+    pub config: Seen<VmConfig>,
+}
+
+/// What QEMU does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Power {
+    Running,
+    Stopped,
+    /// Paused, suspended, io-error and the like: somebody's doing, or a fault, with PVE's own word for it.
+    Stuck(String),
+    Unknown(String),
+}
+
+/// A VM's config: pending values over current ones, as PVE answers it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VmConfig {
+    /// PVE's own, for compare-and-set.
+    pub digest: String,
+    pub name: Option<String>,
+    pub description: String,
+    pub uuid: Option<Uuid>,
+    pub lock: Option<String>,
+    pub cores: u32,
+    pub cpu_type: String,
+    pub memory: Mib,
+    pub onboot: bool,
+    pub startup_order: Option<u32>,
+    pub agent: bool,
+    /// PVE's `scsihw`.
+    pub scsi: String,
+    /// PVE's `bios`.
+    pub firmware: String,
+    pub protection: bool,
+    /// By slot: `scsi0`, `efidisk0`; the cloud-init drive is not here.
+    pub disks: BTreeMap<String, VmDisk>,
+    /// The slot of the cloud-init drive.
+    pub seed: Option<String>,
+    pub nic: Option<VmNic>,
+    pub address: Option<Ipv4Net>,
+    pub gateway: Option<Ipv4Addr>,
+    pub dns: Vec<IpAddr>,
+    /// Devices in boot order.
+    pub boot: Vec<String>,
+    /// Keys that take effect at the next full restart.
+    pub pending: BTreeSet<String>,
+}
+
+/// A disk of a VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmDisk {
+    /// `local-lvm:vm-2001-disk-0`.
+    pub volume: String,
+    /// Rounded down: an imported image may end in the middle of a GiB.
+    pub size: Gib,
+    pub serial: Option<String>,
+    pub options: DiskOptions,
+}
+
+impl VmDisk {
+    pub fn storage(&self) -> &str {
+        self.volume.split_once(':').map_or("", |(storage, _)| storage)
+    }
+}
+
+/// The first NIC of a VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmNic {
+    pub mac: Mac,
+    pub bridge: String,
+    pub vlan: Option<u16>,
+}
+
+/// A volume that no VM refers to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftover {
+    pub at: StorageAt,
+    pub volume: String,
+    /// The VMID in its name.
+    pub vmid: u32,
+    /// Our journal names it as a disk of a machine that was proved ours when its deletion began.
+    pub journaled: bool,
+}
+
+/// What a machine's Talos API said.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Talos {
+    /// Nobody answers, and how that showed.
+    Silent(String),
+    /// Waits for a config. The UUID is read without authentication, so it proves the VM but not the channel.
+    Maintenance {
+        uuid: Seen<Uuid>,
+        version: Option<Version>,
+    },
+    /// Answers, but believes another CA: somebody else's node, or our node from before the secrets.
+    Foreign(String),
+    Running(Box<Running>),
+}
+
+/// A configured node that believes our secrets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Running {
+    pub uuid: Uuid,
+    pub version: Version,
+    /// The version of Kubernetes that its config asks for.
+    pub kubernetes: Option<Version>,
+    /// As Talos names it: `booting`, `running`, `rebooting`.
+    pub stage: String,
+    /// Conditions that are not met, in Talos' words.
+    pub unmet: Vec<String>,
+    pub config: Seen<Config>,
+    /// Etcd on this machine. `No`: no data. Always `No` on workers.
+    pub etcd: Seen<EtcdState>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EtcdState {
+    /// Data is there, and its service is running and healthy.
+    Healthy,
+    /// Data is there, but the service is not well: starting, failed, or finished after leaving.
+    Unwell,
+}
+
+/// A machine config. Holds secrets, so it never shows itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Config(Arc<str>);
+
+impl Config {
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Config(***)")
+    }
+}
+
+/// An etcd member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    pub id: u64,
+    /// The host name of its node, empty while it never started.
+    pub name: String,
+    pub learner: bool,
+    /// Its own machine says so. A machine that cannot be read is not healthy.
+    pub healthy: bool,
+}
+
+impl Member {
+    pub fn votes(&self) -> bool {
+        !self.learner
+    }
+}
+
+/// The Kubernetes API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kubernetes {
+    pub version: Version,
+    pub nodes: BTreeMap<String, Node>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub ready: bool,
+    /// Why it is not ready, in the kubelet's words.
+    pub why: String,
+}
+
+/// Somebody on an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// 50000, 6443 or both.
+    pub ports: Vec<u16>,
+}
+
+/// A PVE task that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    pub upid: String,
+    /// `qmcreate`, `download`, `imgcopy`.
+    pub kind: String,
+    /// PVE's worker id: the VMID, or the file name of a download.
+    pub subject: String,
+    pub host: String,
+}

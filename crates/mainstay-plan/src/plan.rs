@@ -1,0 +1,217 @@
+//! The plan: what will be done, what is held back and why, and what was found changed.
+
+use std::fmt;
+use std::time::Duration;
+
+use mainstay_spec::Span;
+use uuid::Uuid;
+
+use crate::mark::Versions;
+use crate::step::{Action, Impact, Step, StepId, Subject};
+
+/// What to do about one cluster.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Plan {
+    pub cluster: String,
+    /// `None`: there are no secrets, so this plan is for reading only.
+    pub cluster_id: Option<Uuid>,
+    /// What the machines will run. `None` when nothing is wanted.
+    pub versions: Option<Versions>,
+    /// In an order that respects `needs`. Empty when anything is refused.
+    pub steps: Vec<Step>,
+    pub held: Vec<Held>,
+    pub drift: Vec<Drift>,
+    /// Worth knowing before saying yes.
+    pub notes: Vec<String>,
+    pub refusals: Vec<Refusal>,
+    pub unchanged: Unchanged,
+}
+
+impl Plan {
+    /// Nothing is left to do. Held things are still reported.
+    pub fn is_settled(&self) -> bool {
+        self.steps.is_empty() && self.refusals.is_empty()
+    }
+
+    pub fn step(&self, id: StepId) -> Option<&Step> {
+        self.steps.get(usize::try_from(id.0).ok()?.checked_sub(1)?)
+    }
+
+    /// Steps that destroy data: what an approval must cover.
+    pub fn removals(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().filter(|step| step.action.removes())
+    }
+
+    /// How long it takes when nothing is wrong and everything that may run at once does.
+    pub fn expected(&self) -> Duration {
+        let mut ends: Vec<Duration> = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
+            let begin = step
+                .needs
+                .iter()
+                .map(|need| ends[need.0 as usize - 1])
+                .max()
+                .unwrap_or_default();
+            ends.push(begin + step.expected);
+        }
+        ends.into_iter().max().unwrap_or_default()
+    }
+}
+
+/// Wanted, but not safe or not possible now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub subject: Subject,
+    /// What is not done: `bootstrap`, `remove`, `create`.
+    pub what: &'static str,
+    pub reason: String,
+}
+
+/// Changed by somebody else since it was last applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drift {
+    pub subject: Subject,
+    pub what: String,
+}
+
+/// Something because of which nothing at all is done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    pub subject: Subject,
+    /// The whole story in one line.
+    pub what: String,
+    pub why: String,
+    /// What to do, each line fit to be pasted or followed.
+    pub help: Vec<String>,
+    pub at: Option<Span>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RefusalKind {
+    /// Something that is not ours is in the way.
+    Conflict,
+    /// The datacenter lacks something.
+    Lacking,
+    /// It would hurt, or is not done by this version.
+    Gate,
+}
+
+impl RefusalKind {
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Conflict | Self::Lacking => 1,
+            Self::Gate => 4,
+        }
+    }
+}
+
+/// Things as they should be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unchanged {
+    pub machines: usize,
+    pub images: usize,
+}
+
+/// Collects a plan. Steps get their ids in the order they are added, and may only need what was added before, so a plan has no cycles.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    pub plan: Plan,
+}
+
+impl Draft {
+    pub fn step(&mut self, subject: Subject, action: Action) -> Adding<'_> {
+        Adding {
+            draft: self,
+            subject,
+            action,
+            why: String::new(),
+            impact: Impact::None,
+            needs: Vec::new(),
+            at: None,
+        }
+    }
+
+    pub fn hold(&mut self, subject: Subject, what: &'static str, reason: impl Into<String>) {
+        let held = Held {
+            subject,
+            what,
+            reason: reason.into(),
+        };
+        if !self.plan.held.contains(&held) {
+            self.plan.held.push(held);
+        }
+    }
+
+    pub fn drift(&mut self, subject: Subject, what: impl Into<String>) {
+        self.plan.drift.push(Drift {
+            subject,
+            what: what.into(),
+        });
+    }
+
+    pub fn refuse(&mut self, refusal: Refusal) {
+        self.plan.refusals.push(refusal);
+    }
+
+    /// The plan. A refusal empties it: half of what was asked for is not what was asked for.
+    pub fn finish(mut self) -> Plan {
+        if !self.plan.refusals.is_empty() {
+            self.plan.steps.clear();
+        }
+        self.plan
+    }
+}
+
+/// A step that is being added.
+#[must_use]
+pub(crate) struct Adding<'a> {
+    draft: &'a mut Draft,
+    subject: Subject,
+    action: Action,
+    why: String,
+    impact: Impact,
+    needs: Vec<StepId>,
+    at: Option<Span>,
+}
+
+impl Adding<'_> {
+    pub fn because(mut self, why: impl fmt::Display) -> Self {
+        self.why = why.to_string();
+        self
+    }
+
+    pub fn impact(mut self, impact: Impact) -> Self {
+        self.impact = impact;
+        self
+    }
+
+    pub fn needs(mut self, needs: impl IntoIterator<Item = StepId>) -> Self {
+        self.needs.extend(needs);
+        self
+    }
+
+    pub fn at(mut self, at: Option<Span>) -> Self {
+        self.at = at;
+        self
+    }
+
+    pub fn add(mut self) -> StepId {
+        self.needs.sort_unstable();
+        self.needs.dedup();
+        let steps = &mut self.draft.plan.steps;
+        let id = StepId(u32::try_from(steps.len()).unwrap_or(u32::MAX).saturating_add(1));
+        let expected = self.action.expected();
+        steps.push(Step {
+            id,
+            subject: self.subject,
+            action: self.action,
+            why: self.why,
+            impact: self.impact,
+            needs: self.needs,
+            expected,
+            at: self.at,
+        });
+        id
+    }
+}
