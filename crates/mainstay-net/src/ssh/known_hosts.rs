@@ -1,0 +1,164 @@
+//! OpenSSH's list of host keys.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use russh::keys::{Algorithm, HashAlg, PublicKey};
+
+use crate::target::Target;
+
+/// The content of one or more known_hosts files. Lines that cannot be read are passed over, as OpenSSH does.
+#[derive(Clone, Debug, Default)]
+pub struct KnownHosts {
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    number: usize,
+    revoked: bool,
+    hosts: Hosts,
+    key: PublicKey,
+}
+
+#[derive(Clone, Debug)]
+enum Hosts {
+    Patterns(Vec<String>),
+    /// `HMAC-SHA1(salt, host)`: the file does not tell which hosts its owner visits.
+    Hashed {
+        salt: Vec<u8>,
+        hash: Vec<u8>,
+    },
+}
+
+/// What the list says about a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostKey {
+    Known,
+    Unknown,
+    /// The list has another key for this host, or calls this one revoked.
+    Changed {
+        line: usize,
+    },
+}
+
+impl KnownHosts {
+    /// Reads the text of a known_hosts file.
+    pub fn parse(text: &str) -> Self {
+        let lines = text
+            .lines()
+            .enumerate()
+            .filter_map(|(index, text)| Line::parse(index + 1, text))
+            .collect();
+        Self { lines }
+    }
+
+    pub fn check(&self, host: &Target, key: &PublicKey) -> HostKey {
+        let name = name_of(host);
+        let same = |line: &&Line| line.key.key_data() == key.key_data();
+        let about: Vec<&Line> = self.lines.iter().filter(|line| line.hosts.contain(&name)).collect();
+        if let Some(revoked) = about.iter().find(|line| line.revoked && same(line)) {
+            return HostKey::Changed { line: revoked.number };
+        }
+        let recorded: Vec<&&Line> = about.iter().filter(|line| !line.revoked).collect();
+        match recorded.first() {
+            None => HostKey::Unknown,
+            Some(_) if recorded.iter().any(|line| same(line)) => HostKey::Known,
+            Some(first) => HostKey::Changed { line: first.number },
+        }
+    }
+
+    /// The kinds of keys recorded for a host. They are to be asked for first: a server has several, and shows only one.
+    pub(super) fn algorithms(&self, host: &Target) -> Vec<Algorithm> {
+        let name = name_of(host);
+        let recorded = self.lines.iter().filter(|line| !line.revoked && line.hosts.contain(&name));
+        recorded.map(|line| line.key.algorithm()).collect()
+    }
+
+    /// The line that makes `key` known.
+    pub(super) fn line_for(host: &Target, key: &PublicKey) -> String {
+        let mut key = key.clone();
+        key.set_comment("");
+        format!("{} {}", name_of(host), key.to_openssh().unwrap_or_default())
+            .trim_end()
+            .to_owned()
+    }
+}
+
+pub(super) fn fingerprint(key: &PublicKey) -> String {
+    key.fingerprint(HashAlg::Sha256).to_string()
+}
+
+fn name_of(host: &Target) -> String {
+    let name = host.host.to_ascii_lowercase();
+    if host.port == 22 {
+        name
+    } else {
+        format!("[{name}]:{}", host.port)
+    }
+}
+
+impl Line {
+    fn parse(number: usize, text: &str) -> Option<Self> {
+        let mut words = text.split_ascii_whitespace().peekable();
+        let revoked = match *words.peek()? {
+            "@revoked" => words.next().is_some(),
+            // Certificate authorities for host keys: not supported, so such a line vouches for nothing.
+            marker if marker.starts_with('@') || marker.starts_with('#') => return None,
+            _ => false,
+        };
+        let hosts = Hosts::parse(words.next()?)?;
+        let (kind, data) = (words.next()?, words.next()?);
+        let key = PublicKey::from_openssh(&format!("{kind} {data}")).ok()?;
+        Some(Self {
+            number,
+            revoked,
+            hosts,
+            key,
+        })
+    }
+}
+
+impl Hosts {
+    fn parse(text: &str) -> Option<Self> {
+        let Some(hashed) = text.strip_prefix("|1|") else {
+            return Some(Self::Patterns(text.split(',').map(str::to_ascii_lowercase).collect()));
+        };
+        let (salt, hash) = hashed.split_once('|')?;
+        Some(Self::Hashed {
+            salt: STANDARD.decode(salt).ok()?,
+            hash: STANDARD.decode(hash).ok()?,
+        })
+    }
+
+    fn contain(&self, name: &str) -> bool {
+        match self {
+            Self::Hashed { salt, hash } => {
+                let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, salt);
+                ring::hmac::verify(&key, name.as_bytes(), hash).is_ok()
+            }
+            Self::Patterns(patterns) => {
+                let excluded = patterns.iter().filter_map(|p| p.strip_prefix('!')).any(|p| matches(p, name));
+                !excluded && patterns.iter().any(|p| !p.starts_with('!') && matches(p, name))
+            }
+        }
+    }
+}
+
+/// OpenSSH's patterns: `*` is any text, `?` any character.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some(first) = pattern.chars().next() else {
+        return name.is_empty();
+    };
+    let rest = &pattern[first.len_utf8()..];
+    if first == '*' {
+        return name
+            .char_indices()
+            .map(|(at, _)| at)
+            .chain([name.len()])
+            .any(|at| matches(rest, &name[at..]));
+    }
+    let mut letters = name.chars();
+    letters
+        .next()
+        .is_some_and(|letter| (first == '?' || first == letter) && matches(rest, letters.as_str()))
+}
