@@ -1,3 +1,21 @@
 //! Talos secrets, machine configs, patches and schematics as pure functions.
+//!
+//! Nothing here reads a file, a clock or a random source: texts, `now` and a random stream are arguments, and the same
+//! arguments give the same bytes.
 
+pub mod access;
+pub mod config;
+pub mod generate;
+pub mod meta;
+mod pki;
+pub mod schematic;
+pub mod secrets;
 pub mod versions;
+mod yaml;
+
+pub use access::{ClientIdentity, Kubeconfig, TalosRole, Talosconfig};
+pub use config::{Config, DocumentId};
+pub use generate::{ClusterInput, MachineInput, machine_config};
+pub use pki::PkiError;
+pub use schematic::Schematic;
+pub use secrets::{BundleError, Secrets, ServiceAccountKey};

@@ -62,7 +62,10 @@ pub fn newest() -> &'static Release {
 /// The table row of a Talos version: any patch of a known minor.
 pub fn release(talos: &Version) -> Result<&'static Release, Unsupported> {
     let wanted = Contract::of(talos);
-    RELEASES.iter().find(|known| known.contract == wanted).ok_or_else(|| Unsupported::Talos(talos.clone()))
+    RELEASES
+        .iter()
+        .find(|known| known.contract == wanted)
+        .ok_or_else(|| Unsupported::Talos(talos.clone()))
 }
 
 /// Refuses a pair that a node would refuse.
@@ -71,14 +74,21 @@ pub fn check_pair(talos: &Version, kubernetes: &Version) -> Result<&'static Rele
     if known.runs(kubernetes) {
         Ok(known)
     } else {
-        Err(Unsupported::Kubernetes { talos: talos.clone(), kubernetes: kubernetes.clone(), window: known.window() })
+        Err(Unsupported::Kubernetes {
+            talos: talos.clone(),
+            kubernetes: kubernetes.clone(),
+            window: known.window(),
+        })
     }
 }
 
 impl Release {
     /// Oldest and newest Kubernetes minor this Talos minor runs.
     pub fn window(&self) -> KubernetesWindow {
-        KubernetesWindow { oldest: self.kubernetes.minor + 1 - KUBERNETES_WINDOW, newest: self.kubernetes.minor }
+        KubernetesWindow {
+            oldest: self.kubernetes.minor + 1 - KUBERNETES_WINDOW,
+            newest: self.kubernetes.minor,
+        }
     }
 
     pub fn runs(&self, kubernetes: &Version) -> bool {
@@ -170,7 +180,11 @@ pub enum Unsupported {
     #[error("talos {0} is not known to this version of mainstay (known: {known})", known = known_minors())]
     Talos(Version),
     #[error("talos {talos} does not run kubernetes {kubernetes} (it runs {window})")]
-    Kubernetes { talos: Version, kubernetes: Version, window: KubernetesWindow },
+    Kubernetes {
+        talos: Version,
+        kubernetes: Version,
+        window: KubernetesWindow,
+    },
 }
 
 fn known_minors() -> String {
@@ -183,8 +197,19 @@ mod tests {
 
     #[test]
     fn each_minor_runs_the_six_kubernetes_minors_up_to_its_default() {
-        let windows: Vec<String> = RELEASES.iter().map(|known| format!("{}: {}", known.contract, known.window())).collect();
-        assert_eq!(windows, ["1.11: 1.29 to 1.34", "1.12: 1.30 to 1.35", "1.13: 1.31 to 1.36", "1.14: 1.32 to 1.37"]);
+        let windows: Vec<String> = RELEASES
+            .iter()
+            .map(|known| format!("{}: {}", known.contract, known.window()))
+            .collect();
+        assert_eq!(
+            windows,
+            [
+                "1.11: 1.29 to 1.34",
+                "1.12: 1.30 to 1.35",
+                "1.13: 1.31 to 1.36",
+                "1.14: 1.32 to 1.37"
+            ]
+        );
     }
 
     #[test]
@@ -195,12 +220,17 @@ mod tests {
     #[test]
     fn an_unknown_minor_is_refused_by_name() {
         let message = release(&Version::new(1, 10, 9)).unwrap_err().to_string();
-        assert_eq!(message, "talos 1.10.9 is not known to this version of mainstay (known: 1.11 to 1.14)");
+        assert_eq!(
+            message,
+            "talos 1.10.9 is not known to this version of mainstay (known: 1.11 to 1.14)"
+        );
     }
 
     #[test]
     fn kubernetes_outside_the_window_is_refused() {
-        let message = check_pair(&Version::new(1, 13, 9), &Version::new(1, 37, 0)).unwrap_err().to_string();
+        let message = check_pair(&Version::new(1, 13, 9), &Version::new(1, 37, 0))
+            .unwrap_err()
+            .to_string();
         assert_eq!(message, "talos 1.13.9 does not run kubernetes 1.37.0 (it runs 1.31 to 1.36)");
         assert!(check_pair(&Version::new(1, 13, 9), &Version::new(1, 31, 0)).is_ok());
     }
