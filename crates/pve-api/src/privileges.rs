@@ -1,0 +1,1 @@
+//! Privileges by PVE version, and which call needs which.
