@@ -319,3 +319,29 @@ proptest! {
         }
     }
 }
+
+/// `tests/data` was encrypted by the real program, for a key made for this purpose.
+#[test]
+fn a_file_of_the_real_sops_is_read_and_a_changed_byte_of_it_refused() {
+    let identities = Identity::parse_file(include_str!("data/key.txt")).unwrap();
+    let theirs = include_str!("data/by-sops-3.13.3.yaml");
+    let opened = decrypt(theirs.as_bytes(), &identities).unwrap();
+    for line in [
+        "    secret: \"two\\nlines\\n\"",
+        "    - 31",
+        "when: 2026-11-15T12:00:00Z",
+        "last: \"ünïcode ✓\"",
+        "    # between",
+        "nothing: null",
+    ] {
+        assert!(
+            opened.text().lines().any(|found| found == line),
+            "{line} in\n{}",
+            opened.text()
+        );
+    }
+    let at = theirs.find("data:").unwrap() + 5;
+    let other = if &theirs[at..=at] == "A" { "B" } else { "A" };
+    let changed = format!("{}{other}{}", &theirs[..at], &theirs[at + 1..]);
+    assert!(decrypt(changed.as_bytes(), &identities).is_err());
+}
