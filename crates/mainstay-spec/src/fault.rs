@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::mask::mask_words;
 use crate::source::{Source, Span};
 
 /// One thing that is wrong, or (a warning) probably not what was meant.
@@ -37,11 +38,22 @@ impl Severity {
 impl Fault {
     pub(crate) fn error(code: &'static str, at: Span, summary: impl Into<String>) -> Self {
         let (label, why, help) = <_>::default();
-        Self { severity: Severity::Error, code, summary: summary.into(), at, label, why, help }
+        Self {
+            severity: Severity::Error,
+            code,
+            summary: summary.into(),
+            at,
+            label,
+            why,
+            help,
+        }
     }
 
     pub(crate) fn warning(code: &'static str, at: Span, summary: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, ..Self::error(code, at, summary) }
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(code, at, summary)
+        }
     }
 
     pub(crate) fn label(mut self, label: impl Into<String>) -> Self {
@@ -76,7 +88,12 @@ impl Faults {
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let errors = self.errors();
-        write!(f, "{} has {errors} error{}", self.source.file, if errors == 1 { "" } else { "s" })
+        write!(
+            f,
+            "{} has {errors} error{}",
+            self.source.file,
+            if errors == 1 { "" } else { "s" }
+        )
     }
 }
 
@@ -94,7 +111,12 @@ pub(crate) struct Wrong {
 
 impl Wrong {
     pub(crate) fn new(says: impl Into<String>, label: impl Into<String>) -> Self {
-        Self { says: says.into(), label: label.into(), why: String::new(), help: String::new() }
+        Self {
+            says: says.into(),
+            label: label.into(),
+            why: String::new(),
+            help: String::new(),
+        }
     }
 
     pub(crate) fn why(mut self, why: impl Into<String>) -> Self {
@@ -108,14 +130,22 @@ impl Wrong {
     }
 
     pub(crate) fn at(self, code: &'static str, span: Span, what: &str) -> Fault {
-        Fault::error(code, span, format!("{what} {}", self.says)).label(self.label).why(self.why).help(self.help)
+        Fault::error(code, span, format!("{what} {}", self.says))
+            .label(self.label)
+            .why(self.why)
+            .help(self.help)
     }
 }
 
-/// A value from the file inside a sentence: in backticks, short, nothing a terminal would act on.
+/// A value from the file inside a sentence: in backticks, short, without secrets, and nothing a terminal would act on.
 pub(crate) fn quote(text: &str) -> String {
     const LONGEST: usize = 60;
-    let clean: String = text.chars().take(LONGEST).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    let text = mask_words(text);
+    let clean: String = text
+        .chars()
+        .take(LONGEST)
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect();
     let more = if text.chars().nth(LONGEST).is_some() { "…" } else { "" };
     format!("`{clean}{more}`")
 }

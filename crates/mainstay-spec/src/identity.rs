@@ -45,9 +45,12 @@ mod tests {
 
     #[test]
     fn identities_are_what_they_were_yesterday() {
-        assert_eq!(default_vmids("homelab", "worker"), 0);
-        assert_eq!(default_mac("homelab", "worker", 1).to_string(), "");
-        assert_eq!(smbios_uuid(Uuid::from_u128(7), "homelab-worker-1").to_string(), "");
+        assert_eq!(default_vmids("homelab", "worker"), 7_621_001);
+        assert_eq!(default_mac("homelab", "worker", 1).to_string(), "CA:76:42:B6:D1:A1");
+        assert_eq!(
+            smbios_uuid(Uuid::from_u128(7), "homelab-worker-1").to_string(),
+            "d7b0caaa-c17e-54aa-bbcf-683ef37e4f8c"
+        );
     }
 
     #[test]

@@ -1,27 +1,46 @@
 //! cluster.yaml: from text to meaning.
 //!
-//! [`load`] reads the text into a [`Spec`], or says everything that is wrong with it in one run.
+//! [`load`] reads the text into a [`Spec`], or says everything that is wrong with it in one run; [`report`] shows that to people and
+//! to programs. Keys, their kinds and their descriptions stand once, in tables, from which the reader, the [`schema`] for editors
+//! and the [`reference`] page are made.
+//!
+//! text -> tree (spans) -> shape (tables) -> `Draft` -> checks, one per concern -> [`Spec`]
 
+mod check;
+mod draft;
 mod fault;
 mod identity;
+mod keys;
+mod mask;
+mod print;
+mod resolve;
+mod roster;
+mod shape;
 mod source;
 mod spec;
+mod tree;
 mod value;
 
+pub mod reference;
+pub mod report;
+pub mod schema;
+
 pub use fault::{Fault, Faults, Severity};
-pub use identity::smbios_uuid;
+pub use identity::{default_mac, default_vmids, smbios_uuid};
 pub use source::{Source, Span};
 pub use spec::{
-    ApiEndpoint, Bridge, ClusterName, Cni, Datacenter, Disk, DiskCache, DiskOptions, Distro, EndpointBy, Extension, ExtraDisk, FileRef,
-    Firmware, HostName, Hosts, Jump, Machine, MachineName, NamePattern, Network, Pool, PoolName, Provision, ResourcePool, Role,
-    ScsiController, Shape, Spec, Storage, StorageId, Tag, Taint, TaintEffect, Talos, Trust, VersionWish,
+    ApiEndpoint, Bridge, ClusterName, Cni, Datacenter, Disk, DiskCache, DiskOptions, Distro, EndpointBy, Extension, ExtraDisk,
+    FileRef, Firmware, HostName, Hosts, Jump, Machine, MachineName, NamePattern, Network, Pool, PoolName, Provision,
+    ResourcePool, Role, ScsiController, Shape, Spec, Storage, StorageId, Tag, Taint, TaintEffect, Talos, Trust, VersionWish,
 };
 pub use value::{Gib, Mac, Mib};
+
+use draft::Draft;
 
 /// What the environment says beside the file. The binary reads it.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
-    /// `PROXMOX_VE_ENDPOINT`.
+    /// `PROXMOX_VE_ENDPOINT`: used where the file has no `datacenter.endpoint`.
     pub endpoint: Option<String>,
 }
 
@@ -34,8 +53,80 @@ pub struct Checked {
 }
 
 /// Reads `text`, the contents of `file`. `files` gives the contents of files that it names, relative to it.
-pub fn load(text: &str, file: &str, environment: &Environment, files: &dyn Fn(&str) -> Option<Vec<u8>>) -> Result<Checked, Faults> {
-    let source = Source { file: file.to_owned(), text: text.into() };
-    let _ = (environment, files);
-    Err(Faults { source, faults: Vec::new() })
+pub fn load(
+    text: &str,
+    file: &str,
+    environment: &Environment,
+    files: &dyn Fn(&str) -> Option<Vec<u8>>,
+) -> Result<Checked, Faults> {
+    let source = Source {
+        file: file.to_owned(),
+        text: text.into(),
+    };
+    let mut faults = Vec::new();
+    let spec = understand(text, environment, files, &mut faults);
+    faults.sort_by_key(|fault| (fault.at.line, fault.at.column, fault.severity));
+    match spec {
+        Some(spec) if faults.iter().all(|fault| fault.severity == Severity::Warning) => Ok(Checked {
+            spec,
+            source,
+            warnings: faults,
+        }),
+        _ => Err(Faults { source, faults }),
+    }
+}
+
+/// Reads the bytes of a file, which may not be text at all.
+pub fn load_bytes(
+    bytes: &[u8],
+    file: &str,
+    environment: &Environment,
+    files: &dyn Fn(&str) -> Option<Vec<u8>>,
+) -> Result<Checked, Faults> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => load(text, file, environment, files),
+        Err(error) => Err(not_utf8(bytes, file, error.valid_up_to())),
+    }
+}
+
+fn understand(
+    text: &str,
+    environment: &Environment,
+    files: &dyn Fn(&str) -> Option<Vec<u8>>,
+    faults: &mut Vec<Fault>,
+) -> Option<Spec> {
+    let root = tree::parse(text, faults)?;
+    shape::check(&root, faults);
+    let mut draft = Draft::read(&root);
+    check::datacenter::check(&draft, environment, faults);
+    draft.fill_in(environment);
+    let roster = roster::roster(&draft);
+    check::all(&draft, &roster, faults);
+    let texts = check::files::read(&draft, files, faults);
+    resolve::resolve(&draft, &roster, &texts)
+}
+
+fn not_utf8(bytes: &[u8], file: &str, valid: usize) -> Faults {
+    let text = String::from_utf8_lossy(bytes);
+    let before = String::from_utf8_lossy(&bytes[..valid]);
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let line = number(before.matches('\n').count() + 1);
+    let column = number(before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1);
+    let at = Span {
+        start: number(valid),
+        end: number(valid + 1),
+        line,
+        column,
+    };
+    let fault = Fault::error("encoding", at, "the file is not UTF-8 text")
+        .label("no character")
+        .why("YAML is read as UTF-8; another encoding would turn names and passwords into others.")
+        .help("save the file as UTF-8 (in most editors: Save with encoding).");
+    Faults {
+        source: Source {
+            file: file.to_owned(),
+            text: text.into(),
+        },
+        faults: vec![fault],
+    }
 }

@@ -152,7 +152,11 @@ pub struct Jump {
 impl fmt::Display for Jump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.user, self.host)?;
-        if self.port == 22 { Ok(()) } else { write!(f, ":{}", self.port) }
+        if self.port == 22 {
+            Ok(())
+        } else {
+            write!(f, ":{}", self.port)
+        }
     }
 }
 
@@ -243,7 +247,9 @@ impl VersionWish {
         if let Self::Exact(exact) = self {
             return Some(exact);
         }
-        running.filter(|version| self.admits(version)).or_else(|| known.into_iter().filter(|version| self.admits(version)).max())
+        running
+            .filter(|version| self.admits(version))
+            .or_else(|| known.into_iter().filter(|version| self.admits(version)).max())
     }
 }
 
@@ -315,7 +321,9 @@ impl NamePattern {
 
     pub fn name(&self, cluster: &str, pool: &str, ordinal: u32) -> String {
         let pattern = self.0.replace("{cluster}", cluster).replace("{pool}", pool);
-        pattern.replace("{n}", &ordinal.to_string()).replace("{n0}", &ordinal.saturating_sub(1).to_string())
+        pattern
+            .replace("{n}", &ordinal.to_string())
+            .replace("{n0}", &ordinal.saturating_sub(1).to_string())
     }
 }
 

@@ -18,7 +18,11 @@ pub struct Mib(pub u64);
 
 impl fmt::Display for Mib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_multiple_of(1024) { write!(f, "{}GiB", self.0 / 1024) } else { write!(f, "{}MiB", self.0) }
+        if self.0.is_multiple_of(1024) {
+            write!(f, "{}GiB", self.0 / 1024)
+        } else {
+            write!(f, "{}MiB", self.0)
+        }
     }
 }
 
@@ -79,9 +83,12 @@ fn size(text: &str) -> Read<u64> {
         _ => return Err(not_a_size(text)),
     };
     let number: u64 = number.parse().map_err(|_| not_a_size(text))?;
-    number.checked_mul(1 << shift).filter(|bytes| *bytes > 0 && *bytes <= 1 << 54).ok_or_else(|| {
-        Wrong::new("is out of bounds", "not a size that a machine can have").help("write a size between 1MiB and 16384TiB.")
-    })
+    number
+        .checked_mul(1 << shift)
+        .filter(|bytes| *bytes > 0 && *bytes <= 1 << 54)
+        .ok_or_else(|| {
+            Wrong::new("is out of bounds", "not a size that a machine can have").help("write a size between 1MiB and 16384TiB.")
+        })
 }
 
 fn no_unit(number: &str) -> Wrong {
@@ -93,14 +100,19 @@ fn no_unit(number: &str) -> Wrong {
 fn decimal_unit(number: &str, unit: &str) -> Wrong {
     let binary = unit.replace('B', "iB");
     Wrong::new(format!("is given in {unit}"), "a power of ten")
-        .why(format!("PVE counts in powers of two: it cannot make a size of {number} {unit} exactly."))
+        .why(format!(
+            "PVE counts in powers of two: it cannot make a size of {number} {unit} exactly."
+        ))
         .help(format!("write {number}{binary}."))
 }
 
 fn not_a_size(text: &str) -> Wrong {
-    Wrong::new(format!("is not a size: {}", quote(text)), "expected a whole number and a unit")
-        .why("sizes are whole numbers of MiB, GiB or TiB; `8G` means `8GiB`.")
-        .help("write it like 8GiB, 8G or 8192MiB.")
+    Wrong::new(
+        format!("is not a size: {}", quote(text)),
+        "expected a whole number and a unit",
+    )
+    .why("sizes are whole numbers of MiB, GiB or TiB; `8G` means `8GiB`.")
+    .help("write it like 8GiB, 8G or 8192MiB.")
 }
 
 /// `1.13`, `1.13.9`, `v1.13.9`, `1.14.0-rc.1`.
@@ -113,12 +125,17 @@ pub(crate) fn version(text: &str) -> Read<VersionWish> {
     }
     match Version::parse(plain) {
         Ok(version) if version.build.is_empty() => Ok(VersionWish::Exact(version)),
-        Ok(_) => Err(Wrong::new(format!("carries build metadata: {}", quote(text)), "nothing may follow a `+` here")
-            .why("Talos and Kubernetes releases have none; RKE2 and k3s name theirs in their own section.")
-            .help(format!("write {}.", plain.split('+').next().unwrap_or(plain)))),
-        Err(_) => Err(Wrong::new(format!("is not a version: {}", quote(text)), "expected something like 1.13.9")
-            .why("a version is major.minor or major.minor.patch.")
-            .help("write 1.13.9 for exactly this release, or 1.13 for the newest known patch of 1.13.")),
+        Ok(_) => Err(Wrong::new(
+            format!("carries build metadata: {}", quote(text)),
+            "nothing may follow a `+` here",
+        )
+        .why("Talos and Kubernetes releases have none; RKE2 and k3s name theirs in their own section.")
+        .help(format!("write {}.", plain.split('+').next().unwrap_or(plain)))),
+        Err(_) => Err(
+            Wrong::new(format!("is not a version: {}", quote(text)), "expected something like 1.13.9")
+                .why("a version is major.minor or major.minor.patch.")
+                .help("write 1.13.9 for exactly this release, or 1.13 for the newest known patch of 1.13."),
+        ),
     }
 }
 
@@ -130,11 +147,16 @@ fn number(text: &str) -> Option<u64> {
 /// `1.34.2+rke2r1` or `1.34.2+k3s1`, as the releases are called.
 pub(crate) fn rancher_version(text: &str) -> Read<Version> {
     let parsed = Version::parse(text.strip_prefix('v').unwrap_or(text)).ok();
-    parsed.filter(|version| version.build.starts_with("rke2r") || version.build.starts_with("k3s")).ok_or_else(|| {
-        Wrong::new(format!("is not a release: {}", quote(text)), "expected something like 1.34.2+rke2r1")
+    parsed
+        .filter(|version| version.build.starts_with("rke2r") || version.build.starts_with("k3s"))
+        .ok_or_else(|| {
+            Wrong::new(
+                format!("is not a release: {}", quote(text)),
+                "expected something like 1.34.2+rke2r1",
+            )
             .why("RKE2 and k3s releases name the Kubernetes version and, after `+`, their own revision of it.")
             .help("write it as the release is called, for example 1.34.2+rke2r1 or 1.34.2+k3s1.")
-    })
+        })
 }
 
 pub(crate) fn ipv4(text: &str) -> Read<Ipv4Addr> {
@@ -161,14 +183,19 @@ pub(crate) fn ip(text: &str) -> Read<IpAddr> {
 
 pub(crate) fn cidr(text: &str) -> Read<Ipv4Net> {
     let Ok(network) = text.parse::<Ipv4Net>() else {
-        return Err(Wrong::new(format!("is not an IPv4 network: {}", quote(text)), "expected address/prefix")
-            .why("a network is its first address and the number of bits that all its addresses share.")
-            .help("write it like 10.0.0.0/16."));
+        return Err(
+            Wrong::new(format!("is not an IPv4 network: {}", quote(text)), "expected address/prefix")
+                .why("a network is its first address and the number of bits that all its addresses share.")
+                .help("write it like 10.0.0.0/16."),
+        );
     };
     if network != network.trunc() {
-        return Err(Wrong::new(format!("is an address inside a network: {}", quote(text)), "host bits are set")
-            .why("it would be unclear whether the address or the network is meant.")
-            .help(format!("write {}.", network.trunc())));
+        return Err(Wrong::new(
+            format!("is an address inside a network: {}", quote(text)),
+            "host bits are set",
+        )
+        .why("it would be unclear whether the address or the network is meant.")
+        .help(format!("write {}.", network.trunc())));
     }
     Ok(network)
 }
@@ -188,11 +215,15 @@ pub(crate) struct RangePart {
 
 impl Range {
     pub(crate) fn open(first: u32) -> Self {
-        Self { parts: vec![RangePart { first, last: None }] }
+        Self {
+            parts: vec![RangePart { first, last: None }],
+        }
     }
 
     pub(crate) fn join(ranges: impl IntoIterator<Item = Self>) -> Self {
-        Self { parts: ranges.into_iter().flat_map(|range| range.parts).collect() }
+        Self {
+            parts: ranges.into_iter().flat_map(|range| range.parts).collect(),
+        }
     }
 
     pub(crate) fn parts(&self) -> &[RangePart] {
@@ -203,7 +234,9 @@ impl Range {
     pub(crate) fn nth(&self, ordinal: u32) -> Option<u32> {
         let mut left = ordinal.checked_sub(1)?;
         for part in &self.parts {
-            let Some(last) = part.last else { return part.first.checked_add(left) };
+            let Some(last) = part.last else {
+                return part.first.checked_add(left);
+            };
             let length = last - part.first + 1;
             if left < length {
                 return Some(part.first + left);
@@ -215,32 +248,46 @@ impl Range {
 
     /// How many it holds, `None` for an open end.
     pub(crate) fn len(&self) -> Option<u64> {
-        self.parts.iter().map(|part| part.last.map(|last| u64::from(last - part.first) + 1)).sum()
+        self.parts
+            .iter()
+            .map(|part| part.last.map(|last| u64::from(last - part.first) + 1))
+            .sum()
     }
 }
 
 /// `10.0.0.11`, `10.0.0.11+`, `10.0.0.11-13`, `10.0.0.11-10.0.0.13`.
 pub(crate) fn addresses(text: &str) -> Read<Range> {
-    range(text, &Notation {
-        number: |text| text.parse::<Ipv4Addr>().ok().map(u32::from),
-        // The part after the dash may be the last number alone.
-        short: |first, text| text.parse::<u8>().ok().map(|last| first & 0xffff_ff00 | u32::from(last)),
-        show: |number| Ipv4Addr::from(number).to_string(),
-        name: "an address range",
-        examples: "10.0.0.11+ (as many as needed), 10.0.0.11-13 or a list",
-    })
+    range(
+        text,
+        &Notation {
+            number: |text| text.parse::<Ipv4Addr>().ok().map(u32::from),
+            // The part after the dash may be the last number alone.
+            short: |first, text| text.parse::<u8>().ok().map(|last| first & 0xffff_ff00 | u32::from(last)),
+            show: |number| Ipv4Addr::from(number).to_string(),
+            name: "an address range",
+            examples: "10.0.0.11+ (as many as needed), 10.0.0.11-13 or a list",
+        },
+    )
 }
 
 /// `2000`, `2000+`, `2000-2999`.
 pub(crate) fn vmids(text: &str) -> Read<Range> {
-    let range = range(text, &Notation {
-        number: |text| text.parse().ok(),
-        short: |_, _| None,
-        show: |number| number.to_string(),
-        name: "a VMID range",
-        examples: "2000+ (as many as needed), 2000-2999 or a list",
-    })?;
-    let outside = range.parts.iter().flat_map(|part| [Some(part.first), part.last]).flatten().find(|id| !VMIDS.contains(id));
+    let range = range(
+        text,
+        &Notation {
+            number: |text| text.parse().ok(),
+            short: |_, _| None,
+            show: |number| number.to_string(),
+            name: "a VMID range",
+            examples: "2000+ (as many as needed), 2000-2999 or a list",
+        },
+    )?;
+    let outside = range
+        .parts
+        .iter()
+        .flat_map(|part| [Some(part.first), part.last])
+        .flatten()
+        .find(|id| !VMIDS.contains(id));
     outside.map_or(Ok(range), |id| Err(vmid_out_of_bounds(id)))
 }
 
@@ -262,9 +309,12 @@ struct Notation {
 
 fn range(text: &str, notation: &Notation) -> Read<Range> {
     let malformed = || {
-        Wrong::new(format!("is not {}: {}", notation.name, quote(text)), "cannot be read as a range")
-            .why("a range is a first value and `+`, a first and a last value, or single values in a list.")
-            .help(format!("write {}.", notation.examples))
+        Wrong::new(
+            format!("is not {}: {}", notation.name, quote(text)),
+            "cannot be read as a range",
+        )
+        .why("a range is a first value and `+`, a first and a last value, or single values in a list.")
+        .help(format!("write {}.", notation.examples))
     };
     let text = text.trim();
     if let Some(first) = text.strip_suffix('+') {
@@ -277,7 +327,9 @@ fn range(text: &str, notation: &Notation) -> Read<Range> {
     let first = (notation.number)(first).ok_or_else(malformed)?;
     let last = match last {
         None => first,
-        Some(last) => (notation.number)(last).or_else(|| (notation.short)(first, last)).ok_or_else(malformed)?,
+        Some(last) => (notation.number)(last)
+            .or_else(|| (notation.short)(first, last))
+            .ok_or_else(malformed)?,
     };
     if last < first {
         let (first, last) = ((notation.show)(first), (notation.show)(last));
@@ -285,26 +337,38 @@ fn range(text: &str, notation: &Notation) -> Read<Range> {
             .why("ordinal 1 gets the start of the range, so the smaller value goes first.")
             .help(format!("write {last}-{first}.")));
     }
-    Ok(Range { parts: vec![RangePart { first, last: Some(last) }] })
+    Ok(Range {
+        parts: vec![RangePart { first, last: Some(last) }],
+    })
 }
 
 pub(crate) fn mac(text: &str) -> Read<Mac> {
     let octets: Option<Vec<u8>> = text.split([':', '-']).map(octet).collect();
     let Some(Ok(octets)) = octets.map(<[u8; 6]>::try_from) else {
-        return Err(Wrong::new(format!("is not a MAC address: {}", quote(text)), "expected six pairs of hex digits")
-            .why("PVE takes a MAC address as six pairs of hex digits with colons.")
-            .help("write it like \"BC:24:11:00:00:17\"."));
+        return Err(Wrong::new(
+            format!("is not a MAC address: {}", quote(text)),
+            "expected six pairs of hex digits",
+        )
+        .why("PVE takes a MAC address as six pairs of hex digits with colons.")
+        .help("write it like \"BC:24:11:00:00:17\"."));
     };
     if octets[0] & 1 == 1 {
-        return Err(Wrong::new(format!("is a multicast address: {}", quote(text)), "the lowest bit of the first pair is set")
-            .why("PVE accepts unicast MAC addresses only; a network card cannot have a multicast one.")
-            .help(format!("make the first pair even, for example {:02X}.", octets[0] & 0xfe)));
+        return Err(Wrong::new(
+            format!("is a multicast address: {}", quote(text)),
+            "the lowest bit of the first pair is set",
+        )
+        .why("PVE accepts unicast MAC addresses only; a network card cannot have a multicast one.")
+        .help(format!("make the first pair even, for example {:02X}.", octets[0] & 0xfe)));
     }
     Ok(Mac(octets))
 }
 
 fn octet(text: &str) -> Option<u8> {
-    if text.len() == 2 && text.bytes().all(|b| b.is_ascii_hexdigit()) { u8::from_str_radix(text, 16).ok() } else { None }
+    if text.len() == 2 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        u8::from_str_radix(text, 16).ok()
+    } else {
+        None
+    }
 }
 
 /// SHA-256 of a certificate, as PVE shows it.
@@ -312,7 +376,11 @@ pub(crate) fn fingerprint(text: &str) -> Read<[u8; 32]> {
     let octets: Option<Vec<u8>> = text.split(':').map(octet).collect();
     octets.and_then(|octets| octets.try_into().ok()).ok_or_else(|| {
         let count = text.split(':').count();
-        let label = if count == 20 { "20 pairs: that is SHA-1".to_owned() } else { "expected 32 pairs of hex digits".to_owned() };
+        let label = if count == 20 {
+            "20 pairs: that is SHA-1".to_owned()
+        } else {
+            "expected 32 pairs of hex digits".to_owned()
+        };
         Wrong::new("is not a SHA-256 fingerprint", label)
             .why("the PVE certificate is recognised by its SHA-256 fingerprint: 32 pairs of hex digits with colons.")
             .help("`mainstay trust` asks the endpoint, shows the fingerprint and writes it here.")
@@ -321,13 +389,21 @@ pub(crate) fn fingerprint(text: &str) -> Read<[u8; 32]> {
 
 /// `user@host`, `user@host:port`.
 pub(crate) fn jump(text: &str) -> Read<Jump> {
-    let parsed = text.strip_prefix("ssh://").unwrap_or(text).split_once('@').and_then(|(user, rest)| {
-        let (host, port) = match rest.split_once(':') {
-            None => (rest, 22),
-            Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0)?),
-        };
-        (is_user(user) && is_host(host)).then(|| Jump { user: user.to_owned(), host: host.to_owned(), port })
-    });
+    let parsed = text
+        .strip_prefix("ssh://")
+        .unwrap_or(text)
+        .split_once('@')
+        .and_then(|(user, rest)| {
+            let (host, port) = match rest.split_once(':') {
+                None => (rest, 22),
+                Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0)?),
+            };
+            (is_user(user) && is_host(host)).then(|| Jump {
+                user: user.to_owned(),
+                host: host.to_owned(),
+                port,
+            })
+        });
     parsed.ok_or_else(|| {
         Wrong::new(format!("is not a jump host: {}", quote(text)), "expected user@host")
             .why("machines are dialled through SSH as this user; any user who may forward connections will do.")
@@ -342,14 +418,22 @@ fn is_user(text: &str) -> bool {
 /// An IPv4 address or a DNS name.
 pub(crate) fn is_host(text: &str) -> bool {
     let numeric = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    text.len() <= 253 && if numeric { text.parse::<Ipv4Addr>().is_ok() } else { text.split('.').all(is_label) }
+    text.len() <= 253
+        && if numeric {
+            text.parse::<Ipv4Addr>().is_ok()
+        } else {
+            text.split('.').all(is_label)
+        }
 }
 
 /// A DNS label, any case.
 fn is_label(text: &str) -> bool {
     let edge = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
-    bytes.len() <= 63 && edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')
+    bytes.len() <= 63
+        && edge(bytes.first())
+        && edge(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')
 }
 
 /// An https URL without path, query or credentials.
@@ -357,15 +441,22 @@ pub(crate) fn https(text: &str, default_port: u16) -> Read<Url> {
     let example = |host: &str| format!("write https://{host}:{default_port}.");
     let Ok(mut url) = Url::parse(text) else {
         let host = text.split(['/', ':']).next().filter(|host| is_host(host)).unwrap_or("host");
-        return Err(Wrong::new(format!("is not a URL: {}", quote(text)), "expected https://host:port")
-            .why("the scheme and the host are needed to dial it.")
-            .help(example(host)));
+        return Err(
+            Wrong::new(format!("is not a URL: {}", quote(text)), "expected https://host:port")
+                .why("the scheme and the host are needed to dial it.")
+                .help(example(host)),
+        );
     };
     let host = url.host_str().filter(|host| !host.is_empty()).map(str::to_owned);
     let (Some(host), "https") = (host.clone(), url.scheme()) else {
-        return Err(Wrong::new(format!("does not begin with https://: {}", quote(text)), "TLS is never switched off")
-            .why("credentials travel over this connection.")
-            .help(example(&host.filter(|host| is_host(host)).unwrap_or_else(|| "host".to_owned()))));
+        return Err(Wrong::new(
+            format!("does not begin with https://: {}", quote(text)),
+            "TLS is never switched off",
+        )
+        .why("credentials travel over this connection.")
+        .help(example(
+            &host.filter(|host| is_host(host)).unwrap_or_else(|| "host".to_owned()),
+        )));
     };
     if !url.username().is_empty() || url.password().is_some() {
         return Err(Wrong::new("carries credentials", "a user or password in the URL")
@@ -376,9 +467,12 @@ pub(crate) fn https(text: &str, default_port: u16) -> Read<Url> {
         url.set_path("/");
     }
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
-        return Err(Wrong::new(format!("has something behind host and port: {}", quote(text)), "only host and port are expected")
-            .why("paths are added by mainstay itself.")
-            .help(example(&host)));
+        return Err(Wrong::new(
+            format!("has something behind host and port: {}", quote(text)),
+            "only host and port are expected",
+        )
+        .why("paths are added by mainstay itself.")
+        .help(example(&host)));
     }
     Ok(url)
 }
@@ -387,7 +481,8 @@ pub(crate) fn pve_endpoint(text: &str) -> Read<Url> {
     let mut url = https(text, 8006)?;
     // A URL drops its scheme's own port, so that `:443` is only seen in the text.
     if url.port().is_none() && !text.contains(":443") {
-        url.set_port(Some(8006)).map_err(|()| Wrong::new("is not a URL", "expected https://host:port"))?;
+        url.set_port(Some(8006))
+            .map_err(|()| Wrong::new("is not a URL", "expected https://host:port"))?;
     }
     Ok(url)
 }
@@ -395,7 +490,8 @@ pub(crate) fn pve_endpoint(text: &str) -> Read<Url> {
 pub(crate) fn api_endpoint(text: &str) -> Read<Url> {
     let mut url = https(text, 6443)?;
     if url.port().is_none() && !text.contains(":443") {
-        url.set_port(Some(6443)).map_err(|()| Wrong::new("is not a URL", "expected https://host:port"))?;
+        url.set_port(Some(6443))
+            .map_err(|()| Wrong::new("is not a URL", "expected https://host:port"))?;
     }
     Ok(url)
 }
@@ -419,16 +515,29 @@ impl Naming {
         if (self.fits)(text) {
             return Ok(text.to_owned());
         }
-        let suggestion = suggest(text).filter(|name| (self.fits)(name)).unwrap_or_else(|| self.example.to_owned());
-        Err(Wrong::new(format!("is not {}: {}", self.what, quote(text)), format!("not {}", self.what))
-            .why(format!("{}.", self.rule))
-            .help(format!("write for example {suggestion}.")))
+        let suggestion = suggest(text)
+            .filter(|name| (self.fits)(name))
+            .unwrap_or_else(|| self.example.to_owned());
+        Err(
+            Wrong::new(format!("is not {}: {}", self.what, quote(text)), format!("not {}", self.what))
+                .why(format!("{}.", self.rule))
+                .help(format!("write for example {suggestion}.")),
+        )
     }
 }
 
 /// The text with what names never hold turned into dashes.
 fn suggest(text: &str) -> Option<String> {
-    let dashed: String = text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
+    let dashed: String = text
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_lowercase()
+            } else {
+                '-'
+            }
+        })
+        .collect();
     let trimmed = dashed.trim_matches('-');
     (!trimmed.is_empty() && text.len() <= 40).then(|| trimmed.to_owned())
 }
@@ -480,7 +589,9 @@ pub(crate) static STORAGE_ID: Naming = Naming {
     pattern: "^[a-zA-Z][a-zA-Z0-9_.-]*[a-zA-Z0-9]$",
     fits: |text| {
         let rest = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-        text.len() >= 2 && charset(text, |b| b.is_ascii_alphabetic(), rest, 100) && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+        text.len() >= 2
+            && charset(text, |b| b.is_ascii_alphabetic(), rest, 100)
+            && text.ends_with(|c: char| c.is_ascii_alphanumeric())
     },
     rule: "a PVE storage id has letters, digits, dashes, dots and underscores, a letter first, and at least two characters",
     example: "local-lvm",
@@ -489,7 +600,14 @@ pub(crate) static STORAGE_ID: Naming = Naming {
 pub(crate) static BRIDGE: Naming = Naming {
     what: "a bridge",
     pattern: "^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$",
-    fits: |text| charset(text, |b| b.is_ascii_alphabetic(), |b| b.is_ascii_alphanumeric() || b"_.-".contains(&b), 15),
+    fits: |text| {
+        charset(
+            text,
+            |b| b.is_ascii_alphabetic(),
+            |b| b.is_ascii_alphanumeric() || b"_.-".contains(&b),
+            15,
+        )
+    },
     rule: "Linux interface names have at most 15 characters, a letter first",
     example: "vmbr0",
 };
@@ -499,7 +617,10 @@ pub(crate) static RESOURCE_POOL: Naming = Naming {
     pattern: "^[a-zA-Z][a-zA-Z0-9_.-]*(/[a-zA-Z][a-zA-Z0-9_.-]*){0,2}$",
     fits: |text| {
         let rest = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-        text.split('/').count() <= 3 && text.split('/').all(|part| charset(part, |b| b.is_ascii_alphabetic(), rest, 100))
+        text.split('/').count() <= 3
+            && text
+                .split('/')
+                .all(|part| charset(part, |b| b.is_ascii_alphabetic(), rest, 100))
     },
     rule: "up to three levels with slashes, each of letters, digits, dashes, dots and underscores, a letter first",
     example: "k8s",
@@ -510,7 +631,12 @@ pub(crate) static TAG: Naming = Naming {
     pattern: "^[a-z0-9_][a-z0-9_.+-]*$",
     fits: |text| {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
-        charset(text, plain, |b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_.+-".contains(&b), 124)
+        charset(
+            text,
+            plain,
+            |b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_.+-".contains(&b),
+            124,
+        )
     },
     rule: "PVE keeps tags in lower case: letters, digits, underscores, dots, plus and dashes",
     example: "team-a",
@@ -519,7 +645,12 @@ pub(crate) static TAG: Naming = Naming {
 pub(crate) static EXTENSION: Naming = Naming {
     what: "an extension name",
     pattern: "^([a-z0-9][a-z0-9-]*/)?[a-z0-9][a-z0-9-]*$",
-    fits: |text| text.split('/').count() <= 2 && text.split('/').all(|part| is_label(part) && part == part.to_ascii_lowercase()),
+    fits: |text| {
+        text.split('/').count() <= 2
+            && text
+                .split('/')
+                .all(|part| is_label(part) && part == part.to_ascii_lowercase())
+    },
     rule: "extensions are named as in the Image Factory, with or without `siderolabs/`, and carry no version",
     example: "qemu-guest-agent",
 };
@@ -535,7 +666,14 @@ pub(crate) static DISK_NAME: Naming = Naming {
 pub(crate) static CPU_TYPE: Naming = Naming {
     what: "a CPU type",
     pattern: "^[a-zA-Z0-9][a-zA-Z0-9_.+-]*$",
-    fits: |text| charset(text, |b| b.is_ascii_alphanumeric(), |b| b.is_ascii_alphanumeric() || b"_.+-".contains(&b), 64),
+    fits: |text| {
+        charset(
+            text,
+            |b| b.is_ascii_alphanumeric(),
+            |b| b.is_ascii_alphanumeric() || b"_.+-".contains(&b),
+            64,
+        )
+    },
     rule: "CPU types are named as in PVE, without flags",
     example: "x86-64-v2-AES",
 };
@@ -558,17 +696,24 @@ pub(crate) static TEXT: Naming = Naming {
 
 /// `{cluster}-{pool}-{n}`.
 pub(crate) fn name_pattern(text: &str) -> Read<NamePattern> {
-    let stripped = ["{cluster}", "{pool}", "{n}", "{n0}"].iter().fold(text.to_owned(), |left, part| left.replace(part, ""));
+    let stripped = ["{cluster}", "{pool}", "{n}", "{n0}"]
+        .iter()
+        .fold(text.to_owned(), |left, part| left.replace(part, ""));
     if let Some(open) = stripped.find(['{', '}']) {
         let unknown: String = stripped[open..].chars().take_while(|c| !c.is_whitespace()).take(20).collect();
-        return Err(Wrong::new(format!("holds an unknown placeholder: {}", quote(&unknown)), "not a placeholder")
-            .why("names are made from {cluster}, {pool} and {n}, which counts from 1, or {n0}, which counts from 0.")
-            .help("write for example \"{cluster}-{pool}-{n}\" or \"cp-{n0}\"."));
+        return Err(Wrong::new(
+            format!("holds an unknown placeholder: {}", quote(&unknown)),
+            "not a placeholder",
+        )
+        .why("names are made from {cluster}, {pool} and {n}, which counts from 1, or {n0}, which counts from 0.")
+        .help("write for example \"{cluster}-{pool}-{n}\" or \"cp-{n0}\"."));
     }
     if !text.contains("{n}") && !text.contains("{n0}") {
-        return Err(Wrong::new("holds neither {n} nor {n0}", "every machine would have the same name")
-            .why("the ordinal is what tells the machines of a pool apart.")
-            .help(format!("write for example \"{}-{{n}}\".", text.trim_end_matches('-'))));
+        return Err(
+            Wrong::new("holds neither {n} nor {n0}", "every machine would have the same name")
+                .why("the ordinal is what tells the machines of a pool apart.")
+                .help(format!("write for example \"{}-{{n}}\".", text.trim_end_matches('-'))),
+        );
     }
     Ok(NamePattern(text.to_owned()))
 }
@@ -591,13 +736,20 @@ pub(crate) fn taint(text: &str) -> Read<Taint> {
     if !is_label_key(key) || !is_label_value(value) {
         return Err(malformed("not a key and value that Kubernetes accepts"));
     }
-    Ok(Taint { key: key.to_owned(), value: value.to_owned(), effect })
+    Ok(Taint {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        effect,
+    })
 }
 
 /// `[prefix/]name` of a Kubernetes label.
 pub(crate) fn is_label_key(text: &str) -> bool {
-    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
-    let prefix_fits = |prefix: &str| prefix.len() <= 253 && prefix == prefix.to_ascii_lowercase() && prefix.split('.').all(is_label);
+    let (prefix, name) = text
+        .split_once('/')
+        .map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    let prefix_fits =
+        |prefix: &str| prefix.len() <= 253 && prefix == prefix.to_ascii_lowercase() && prefix.split('.').all(is_label);
     !name.is_empty() && is_label_value(name) && prefix.is_none_or(prefix_fits)
 }
 
@@ -626,7 +778,17 @@ mod tests {
             assert_eq!(memory(text).unwrap(), Mib(8192), "{text}");
         }
         assert_eq!(disk_size("2TiB").unwrap(), Gib(2048));
-        for text in ["8", "8GB", "eight", "-8G", "8.5G", "0G", "99999999999999999999G", "9999999999T", ""] {
+        for text in [
+            "8",
+            "8GB",
+            "eight",
+            "-8G",
+            "8.5G",
+            "0G",
+            "99999999999999999999G",
+            "9999999999T",
+            "",
+        ] {
             assert!(memory(text).is_err(), "{text}");
         }
         assert!(disk_size("1500MiB").is_err());
@@ -652,7 +814,10 @@ mod tests {
         assert_eq!(nth("10.0.0.11-10.0.1.2", 3).unwrap(), "10.0.0.13");
         assert_eq!(nth("255.255.255.255+", 2), None);
         let joined = Range::join([vmids("2000").unwrap(), vmids("3000-3001").unwrap(), vmids("4000+").unwrap()]);
-        assert_eq!((1..=5).map(|n| joined.nth(n).unwrap()).collect::<Vec<_>>(), [2000, 3000, 3001, 4000, 4001]);
+        assert_eq!(
+            (1..=5).map(|n| joined.nth(n).unwrap()).collect::<Vec<_>>(),
+            [2000, 3000, 3001, 4000, 4001]
+        );
         for text in ["", "+", "10.0.0", "10.0.0.13-11", "10.0.0.11-256", "10.0.0.11..13"] {
             assert!(addresses(text).is_err(), "{text}");
         }
@@ -667,7 +832,14 @@ mod tests {
         assert_eq!(read("https://pve.lan").unwrap(), "https://pve.lan:8006/");
         assert_eq!(read("https://pve.lan:8006/api2/json/").unwrap(), "https://pve.lan:8006/");
         assert_eq!(read("https://pve.lan:443").unwrap(), "https://pve.lan/");
-        for text in ["pve.lan", "http://pve.lan", "https://u:p@pve.lan", "https://pve.lan/x", "https://", "pve.lan:8006"] {
+        for text in [
+            "pve.lan",
+            "http://pve.lan",
+            "https://u:p@pve.lan",
+            "https://pve.lan/x",
+            "https://",
+            "pve.lan:8006",
+        ] {
             assert!(read(text).is_none(), "{text}");
         }
     }
@@ -675,7 +847,11 @@ mod tests {
     #[test]
     fn names_fit_their_patterns() {
         for (naming, good, bad) in [
-            (&CLUSTER_NAME, vec!["a", "homelab", "k8s-1"], vec!["", "-a", "a-", "Homelab", "1a", "a_b"]),
+            (
+                &CLUSTER_NAME,
+                vec!["a", "homelab", "k8s-1"],
+                vec!["", "-a", "a-", "Homelab", "1a", "a_b"],
+            ),
             (&HOST_NAME, vec!["pve1", "PVE-2", "1"], vec!["", "pve.lan", "pve_1", "-x"]),
             (&STORAGE_ID, vec!["local", "local-lvm", "ceph_a.b"], vec!["", "a", "1a", "a-"]),
             (&RESOURCE_POOL, vec!["k8s", "a/b/c"], vec!["", "a/b/c/d", "/a", "1a"]),

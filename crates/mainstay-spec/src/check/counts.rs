@@ -1,0 +1,130 @@
+//! How many machines, and how many of them hold etcd.
+
+use super::count;
+use crate::draft::{DistroName, Draft, PoolDraft};
+use crate::fault::Fault;
+use crate::roster::Member;
+use crate::source::Span;
+use crate::spec::Role;
+
+pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+    let pools: Vec<&PoolDraft> = draft.pools.iter().filter(|pool| pool.role == Role::ControlPlane).collect();
+    if pools.is_empty() {
+        if !draft.pools.is_empty() {
+            faults.push(no_control_plane(draft));
+        }
+        return;
+    }
+    if pools.iter().any(|pool| pool.count.is().is_none()) {
+        return;
+    }
+    let total: u32 = pools.iter().filter_map(|pool| pool.count.value()).sum();
+    if ![1, 3, 5].contains(&total) {
+        faults.push(even(&pools, total));
+    }
+    if total > 1 && draft.network.vip.is_absent() && draft.endpoint.is_absent() {
+        faults.push(no_endpoint(&pools, total));
+    }
+    pods_for_all(draft, roster, faults);
+}
+
+fn no_control_plane(draft: &Draft) -> Fault {
+    let at = draft.pools.first().map_or(draft.start, |pool| pool.at);
+    Fault::error("control-plane-count", at, "no pool has control planes")
+        .label("a pool of workers")
+        .why("without a control plane there is no Kubernetes API that the workers could join.")
+        .help("add a pool called `control-plane`, or give one of the pools `role: control-plane`.")
+}
+
+fn even(pools: &[&PoolDraft], total: u32) -> Fault {
+    let at = pools
+        .last()
+        .and_then(|pool| pool.count.is())
+        .map_or(Span::default(), |given| given.span);
+    let summary = if pools.len() == 1 {
+        format!("control-plane count must be 1, 3 or 5, not {total}")
+    } else {
+        format!("the control-plane pools must have 1, 3 or 5 machines together, not {total}")
+    };
+    let (label, why, help) = match total {
+        0 => (
+            "no control plane at all",
+            "without a control plane there is no Kubernetes API that the workers could join.",
+            "write 1 for a lab, or 3 to survive the loss of one machine.",
+        ),
+        2 => (
+            "two members tolerate no failure, exactly like one",
+            "etcd needs a majority. With two members the loss of either stops the cluster, so two is worse than one.",
+            "write 1 for a lab, or 3 to survive the loss of one machine.",
+        ),
+        4 => (
+            "four members survive one loss, exactly like three",
+            "etcd needs a majority. Four members stop when two are lost, as three do, and have one more to lose.",
+            "write 3 to survive the loss of one machine, or 5 to survive two.",
+        ),
+        _ => (
+            "more than five members make etcd slower, not safer",
+            "every write waits for a majority of the members. Five survive the loss of two machines.",
+            "write 5, and put everything else into a pool of workers.",
+        ),
+    };
+    Fault::error("control-plane-count", at, summary)
+        .label(label)
+        .why(why)
+        .help(help)
+}
+
+fn no_endpoint(pools: &[&PoolDraft], total: u32) -> Fault {
+    let at = pools
+        .iter()
+        .filter_map(|pool| pool.count.is())
+        .map(|given| given.span)
+        .max()
+        .unwrap_or_default();
+    Fault::error(
+        "endpoint-missing",
+        at,
+        format!("{total} control planes need a VIP or an `endpoint`"),
+    )
+    .label("no address belongs to all of them")
+    .why("nodes and kubeconfigs need one address for the Kubernetes API that outlives each single control plane.")
+    .help("add `network.vip` with a free address of the network, or `endpoint` with a load balancer or name of your own.")
+}
+
+/// Every node takes a /24 of the pod network; a node without one never becomes Ready.
+fn pods_for_all(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+    let pods = draft.pods();
+    let room = 1u64 << (24u8.saturating_sub(pods.prefix_len()));
+    let machines = roster.len() as u64;
+    if draft.distro() != DistroName::Talos || pods.prefix_len() > 24 || machines <= room {
+        return;
+    }
+    let largest = draft
+        .pools
+        .iter()
+        .filter_map(|pool| pool.count.is())
+        .max_by_key(|given| given.value);
+    let at = draft
+        .network
+        .pods
+        .is()
+        .map(|given| given.span)
+        .or(largest.map(|given| given.span))
+        .unwrap_or(draft.start);
+    let prefix = (8..=pods.prefix_len())
+        .rev()
+        .find(|prefix| 1u64 << (24 - prefix) >= machines)
+        .unwrap_or(8);
+    faults.push(
+        Fault::error(
+            "pod-network-small",
+            at,
+            format!("the pod network {pods} has room for {}, not {machines}", count(room, "node")),
+        )
+        .label(format!("{machines} machines in all"))
+        .why("each node takes a /24 of the pod network; a node that finds none left never becomes ready.")
+        .help(format!(
+            "give `network.pods` a /{prefix} or larger, for example 10.128.0.0/{prefix}."
+        )),
+    );
+}

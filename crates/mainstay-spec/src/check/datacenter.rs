@@ -1,0 +1,53 @@
+//! The way to PVE.
+
+use crate::Environment;
+use crate::draft::Draft;
+use crate::fault::{Fault, Wrong};
+use crate::value;
+
+pub(crate) fn check(draft: &Draft, environment: &Environment, faults: &mut Vec<Fault>) {
+    let datacenter = &draft.datacenter;
+    let at = datacenter.at.unwrap_or(draft.start);
+    match (&environment.endpoint, datacenter.endpoint.is()) {
+        (None, None) if datacenter.endpoint.is_absent() => faults.push(
+            Fault::error("endpoint-unknown", at, "the address of Proxmox VE is not given")
+                .label("no `datacenter.endpoint`")
+                .why("without it there is nobody to ask for machines.")
+                .help("set `datacenter.endpoint`, for example https://pve.lan:8006, or PROXMOX_VE_ENDPOINT in the environment."),
+        ),
+        (Some(text), None) if datacenter.endpoint.is_absent() => {
+            if let Err(wrong) = value::pve_endpoint(text) {
+                faults.push(
+                    Wrong {
+                        label: "`datacenter.endpoint` is not set either".to_owned(),
+                        ..wrong
+                    }
+                    .at("endpoint-unknown", at, "PROXMOX_VE_ENDPOINT"),
+                );
+            }
+        }
+        (Some(text), Some(given)) if value::pve_endpoint(text).is_ok_and(|url| url != given.value) => faults.push(
+            Fault::warning(
+                "endpoint-twice",
+                given.span,
+                "PROXMOX_VE_ENDPOINT names another Proxmox VE than this file",
+            )
+            .label("this one is used")
+            .why("the file describes the cluster wherever it is run, so it goes before the environment.")
+            .help("unset PROXMOX_VE_ENDPOINT, or take the key out of the file if the environment shall decide."),
+        ),
+        _ => {}
+    }
+    if let (Some(fingerprint), Some(ca)) = (datacenter.fingerprint.is(), datacenter.ca.is()) {
+        faults.push(
+            Fault::error(
+                "trust-twice",
+                fingerprint.span.max(ca.span),
+                "`fingerprint` and `ca` exclude each other",
+            )
+            .label("the second")
+            .why("a fingerprint trusts one certificate, a CA every certificate that it signs.")
+            .help("keep the fingerprint for one self-signed certificate, the CA for a cluster of hosts."),
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! Memory, processors and disks that the distribution can live with.
+
+use std::collections::BTreeSet;
+
+use crate::draft::{DistroName, Draft, ExtraDiskDraft, Given, ShapeDraft};
+use crate::fault::Fault;
+use crate::roster::Member;
+use crate::source::Span;
+use crate::spec::{Role, ScsiController};
+use crate::value::{Gib, Mib};
+
+/// What a distribution asks of a machine.
+struct Minimum {
+    name: &'static str,
+    memory: Mib,
+    disk: Gib,
+    why_memory: &'static str,
+    why_disk: &'static str,
+}
+
+static TALOS: Minimum = Minimum {
+    name: "Talos",
+    memory: Mib(2048),
+    disk: Gib(10),
+    why_memory: "Talos unpacks into memory; with less than 2 GiB upgrades and even the first boot run out of it.",
+    why_disk: "the image itself takes more than 4 GiB, and what is left must hold container images and etcd.",
+};
+
+static RKE2: Minimum = Minimum {
+    name: "RKE2",
+    memory: Mib(4096),
+    disk: Gib(20),
+    why_memory: "RKE2 asks for at least 4 GiB.",
+    why_disk: "the cloud image, RKE2 and its images do not fit into less.",
+};
+
+static K3S: Minimum = Minimum {
+    name: "k3s",
+    memory: Mib(1024),
+    disk: Gib(20),
+    why_memory: "k3s and a cloud image need at least 1 GiB.",
+    why_disk: "the cloud image, k3s and its images do not fit into less.",
+};
+
+/// SCSI has room for 31 devices; the system disk takes one and the first-boot drive may take another.
+const EXTRA_DISKS_MAX: usize = 24;
+
+pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+    let minimum = match draft.distro() {
+        DistroName::Talos => &TALOS,
+        DistroName::Rke2 => &RKE2,
+        DistroName::K3s => &K3S,
+    };
+    for pool in &draft.pools {
+        shape(minimum, &pool.shape, pool.role, faults);
+    }
+    for machine in &draft.machines {
+        let role = roster
+            .iter()
+            .find(|member| member.name == machine.name)
+            .map_or(Role::Worker, |member| member.pool.role);
+        shape(minimum, &machine.shape, role, faults);
+    }
+    iothreads(draft, roster, faults);
+    longhorn(draft, faults);
+}
+
+fn shape(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Fault>) {
+    memory(minimum, shape, role, faults);
+    if let Some(cpu) = shape.cpu.is()
+        && cpu.value < 2
+        && role == Role::ControlPlane
+    {
+        faults.push(
+            Fault::warning("cpu-small", cpu.span, "one core is little for a control plane")
+                .label("etcd and the API server share it")
+                .why("when either waits for the other, the cluster elects leaders instead of working.")
+                .help("write 2 or more."),
+        );
+    }
+    if let Some(disk) = shape.disk.size.is()
+        && disk.value < minimum.disk
+    {
+        faults.push(
+            Fault::error(
+                "disk-small",
+                disk.span,
+                format!(
+                    "{} needs a system disk of {} or more, not {}",
+                    minimum.name, minimum.disk, disk.value
+                ),
+            )
+            .label("too small")
+            .why(minimum.why_disk)
+            .help(format!(
+                "write {} or more; a disk can grow later, but never shrink.",
+                minimum.disk
+            )),
+        );
+    }
+    if let Some(disks) = shape.disks.is() {
+        extra_disks(disks.span, &disks.value, faults);
+    }
+}
+
+fn memory(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Fault>) {
+    const CONTROL_PLANE: Mib = Mib(4096);
+    let Some(memory) = shape.memory.is() else { return };
+    if memory.value < minimum.memory {
+        faults.push(
+            Fault::error(
+                "memory-small",
+                memory.span,
+                format!(
+                    "{} needs {} of memory or more, not {}",
+                    minimum.name, minimum.memory, memory.value
+                ),
+            )
+            .label("too little")
+            .why(minimum.why_memory)
+            .help(format!(
+                "write {} or more.",
+                if role == Role::ControlPlane {
+                    CONTROL_PLANE
+                } else {
+                    minimum.memory
+                }
+            )),
+        );
+    } else if role == Role::ControlPlane && memory.value < CONTROL_PLANE {
+        faults.push(
+            Fault::warning(
+                "memory-small",
+                memory.span,
+                format!("{} is little for a control plane", memory.value),
+            )
+            .label("works, with nothing to spare")
+            .why("etcd, the API server and the rest of the control plane take about 2 GiB before the first pod runs.")
+            .help(format!("write {CONTROL_PLANE} or more.")),
+        );
+    }
+}
+
+fn extra_disks(at: Span, disks: &[ExtraDiskDraft], faults: &mut Vec<Fault>) {
+    if disks.len() > EXTRA_DISKS_MAX {
+        faults.push(
+            Fault::error("disks", at, format!("{} extra disks do not fit", disks.len()))
+                .label(format!("at most {EXTRA_DISKS_MAX}"))
+                .why("the disks of a machine hang on one SCSI controller.")
+                .help("use fewer and larger disks."),
+        );
+    }
+    let mut seen = BTreeSet::new();
+    for name in disks.iter().filter_map(|disk| disk.name.is()) {
+        if name.value == "system" {
+            faults.push(
+                Fault::error("disks", name.span, "a disk cannot be called `system`")
+                    .label("taken")
+                    .why("the guest finds disks by their name, and this one is the system disk's.")
+                    .help("give it a name that says what it is for, like longhorn."),
+            );
+        } else if !seen.insert(&name.value) {
+            faults.push(
+                Fault::error("disks", name.span, format!("two disks are called `{}`", name.value))
+                    .label("again")
+                    .why("the guest finds disks by their name, and would take one for the other.")
+                    .help("give each disk a name of its own."),
+            );
+        }
+    }
+}
+
+fn iothreads(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+    let single = |shape: &ShapeDraft, pool: Option<&ShapeDraft>| {
+        let scsi = shape.scsi.value().or_else(|| pool.and_then(|pool| pool.scsi.value()));
+        scsi == Some(&ScsiController::VirtioScsiSingle)
+    };
+    let pools = draft.pools.iter().map(|pool| (&pool.shape, None));
+    let machines = draft.machines.iter().map(|machine| {
+        let member = roster.iter().find(|member| member.name == machine.name);
+        (&machine.shape, member.map(|member| &member.pool.shape))
+    });
+    for (shape, pool) in pools.chain(machines) {
+        let extra = shape.disks.value().into_iter().flatten().map(|disk| &disk.disk.iothread);
+        for iothread in std::iter::once(&shape.disk.iothread).chain(extra).filter_map(Given::is) {
+            if iothread.value && !single(shape, pool) {
+                faults.push(
+                    Fault::warning(
+                        "iothread",
+                        iothread.span,
+                        "`iothread` has no effect with this SCSI controller",
+                    )
+                    .label("not used")
+                    .why("only `virtio-scsi-single` gives each disk a controller, and with it a thread, of its own.")
+                    .help("set `scsi: virtio-scsi-single` for the pool, or take it out."),
+                );
+            }
+        }
+    }
+}
+
+/// Longhorn volumes never attach without these two, which shows only when the first pod asks for one.
+fn longhorn(draft: &Draft, faults: &mut Vec<Fault>) {
+    if draft.distro() != DistroName::Talos {
+        return;
+    }
+    let shapes = draft
+        .pools
+        .iter()
+        .map(|pool| &pool.shape)
+        .chain(draft.machines.iter().map(|machine| &machine.shape));
+    let disk = shapes
+        .filter_map(|shape| shape.disks.value())
+        .flatten()
+        .filter_map(|disk| disk.name.is())
+        .find(|name| name.value == "longhorn");
+    let has = |wanted: &str| {
+        draft
+            .talos
+            .extensions
+            .iter()
+            .any(|extension| extension.value.trim_start_matches("siderolabs/") == wanted)
+    };
+    let missing: Vec<&str> = ["iscsi-tools", "util-linux-tools"]
+        .into_iter()
+        .filter(|wanted| !has(wanted))
+        .collect();
+    if let Some(name) = disk.filter(|_| !missing.is_empty()) {
+        faults.push(
+            Fault::warning("longhorn", name.span, format!("Longhorn needs the extension {}", missing.join(" and ")))
+                .label("a disk for Longhorn")
+                .why("Longhorn attaches volumes with tools that Talos has only as extensions; without them the first pod waits for ever.")
+                .help(format!("add {} to `talos.extensions`.", missing.join(" and "))),
+        );
+    }
+}

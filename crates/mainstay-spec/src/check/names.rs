@@ -1,0 +1,139 @@
+//! Machine names and MAC addresses: valid, unique, and no exception for a machine that is not there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::draft::{Draft, MachineDraft, PoolDraft};
+use crate::fault::{Fault, quote};
+use crate::roster::{Member, names_of};
+use crate::shape::closest;
+use crate::source::Span;
+use crate::value::{MACHINE_NAME, Mac};
+
+pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+    if draft.name.is().is_some() {
+        valid(draft, roster, faults);
+        unique(draft, roster, faults);
+        known(draft, roster, faults);
+    }
+    macs(roster, faults);
+}
+
+/// Where the name of a pool's machines is decided.
+fn pattern_place(draft: &Draft, pool: &PoolDraft) -> Span {
+    pool.names.is().or(draft.names.is()).map_or(pool.at, |given| given.span)
+}
+
+fn valid(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+    let mut blamed = BTreeSet::new();
+    for member in roster.iter().filter(|member| !(MACHINE_NAME.fits)(&member.name)) {
+        let at = pattern_place(draft, member.pool);
+        if blamed.insert(at) {
+            let long = member.name.len() > 63;
+            faults.push(
+                Fault::error("machine-name", at, format!("{} is not a machine name", quote(&member.name)))
+                    .label(if long {
+                        format!("{} characters", member.name.len())
+                    } else {
+                        "not a DNS name".to_owned()
+                    })
+                    .why(format!("{}.", MACHINE_NAME.rule))
+                    .help("shorten the name of the cluster or pool, or change `names`."),
+            );
+        }
+    }
+}
+
+fn unique(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+    let mut first: BTreeMap<&str, &Member<'_>> = BTreeMap::new();
+    let mut blamed = BTreeSet::new();
+    for member in roster {
+        let Some(earlier) = first.get(member.name.as_str()) else {
+            first.insert(&member.name, member);
+            continue;
+        };
+        if blamed.insert((&earlier.pool.name, &member.pool.name)) {
+            faults.push(
+                Fault::error(
+                    "machine-name",
+                    pattern_place(draft, member.pool),
+                    format!("two machines would be called {}", quote(&member.name)),
+                )
+                .label(format!("in pools `{}` and `{}`", earlier.pool.name, member.pool.name))
+                .why("the name is how Kubernetes, PVE and you tell machines apart.")
+                .help("put {pool} into `names`, or give each pool `names` of its own."),
+            );
+        }
+    }
+}
+
+fn known(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+    // A pool whose count cannot be read has machines that we cannot name.
+    if draft.pools.iter().any(|pool| pool.count.is().is_none()) {
+        return;
+    }
+    let names: BTreeSet<&str> = roster.iter().map(|member| member.name.as_str()).collect();
+    for machine in draft.machines.iter().filter(|machine| !names.contains(machine.name.as_str())) {
+        faults.push(beyond_count(draft, machine).unwrap_or_else(|| no_such_machine(machine, &names)));
+    }
+}
+
+/// An exception for a machine that is gone since its pool was made smaller, and comes back when it grows.
+fn beyond_count(draft: &Draft, machine: &MachineDraft) -> Option<Fault> {
+    const FAR: u32 = 1000;
+    let cluster = draft.name.value()?;
+    let pool = draft.pools.iter().find(|pool| {
+        let (names, count) = (names_of(draft, pool), pool.count.value().copied().unwrap_or(0));
+        (count + 1..=count.saturating_add(FAR)).any(|ordinal| names.name(cluster, &pool.name, ordinal) == machine.name)
+    })?;
+    let count = pool.count.value().copied().unwrap_or(0);
+    Some(
+        Fault::warning(
+            "machine-unused",
+            machine.at,
+            format!("{} is not among the {count} of pool `{}`", quote(&machine.name), pool.name),
+        )
+        .label("has no effect at present")
+        .why("the pool's `count` does not reach this machine.")
+        .help("take it out, or leave it for the day the pool grows."),
+    )
+}
+
+fn no_such_machine(machine: &MachineDraft, names: &BTreeSet<&str>) -> Fault {
+    let help = match (closest(&machine.name, names.iter().copied()), names.first()) {
+        (Some(near), _) => format!("did you mean `{near}`?"),
+        (None, Some(first)) => format!("machines are called like `{first}`."),
+        (None, None) => "take it out: there are no machines yet.".to_owned(),
+    };
+    Fault::error(
+        "machine-unknown",
+        machine.at,
+        format!("there is no machine called {}", quote(&machine.name)),
+    )
+    .label("in no pool")
+    .why("`machines` makes exceptions for machines of the pools; it does not add any.")
+    .help(help)
+}
+
+fn macs(roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+    let mut first: BTreeMap<Mac, &Member<'_>> = BTreeMap::new();
+    for member in roster {
+        let Some(earlier) = first.get(&member.mac.value) else {
+            first.insert(member.mac.value, member);
+            continue;
+        };
+        let at = member.mac.span.max(earlier.mac.span);
+        faults.push(
+            Fault::error(
+                "mac-shared",
+                at,
+                format!(
+                    "`{}` and `{}` have the same MAC address: {}",
+                    earlier.name, member.name, member.mac.value
+                ),
+            )
+            .label("used twice")
+            .why("a switch sends frames for one MAC address to one port, so only one of the two would be reachable.")
+            .help("give one of them another `mac`, or take it out: mainstay makes one from the name."),
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! What Kubernetes and PVE shall know the machines by: labels, taints, tags, hosts.
+
+use std::collections::BTreeSet;
+
+use crate::draft::{Draft, Given, NodeDraft};
+use crate::fault::Fault;
+use crate::source::Spanned;
+use crate::spec::Role;
+
+pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
+    tags(&draft.datacenter.tags, faults);
+    for pool in &draft.pools {
+        node(&pool.node, faults);
+        hosts(&pool.hosts, faults);
+        if pool.role == Role::Worker {
+            restricted(&pool.node, faults);
+        }
+    }
+    for machine in &draft.machines {
+        node(&machine.node, faults);
+        hosts(&machine.hosts, faults);
+        if let (Some(_), Some(hosts)) = (machine.host.is(), machine.hosts.is()) {
+            faults.push(
+                Fault::error("hosts", hosts.span, format!("`{}` has both `host` and `hosts`", machine.name))
+                    .label("the second")
+                    .why("`host` pins the machine to one, `hosts` leaves the choice to the plan.")
+                    .help("keep one of them."),
+            );
+        }
+    }
+}
+
+fn node(node: &NodeDraft, faults: &mut Vec<Fault>) {
+    tags(&node.tags, faults);
+    let mut seen = BTreeSet::new();
+    for taint in node.taints.value().into_iter().flatten() {
+        if !seen.insert((&taint.value.key, taint.value.effect.as_str())) {
+            faults.push(
+                Fault::error("taint", taint.span, format!("taint `{}` is set twice", taint.value))
+                    .label("same key and effect")
+                    .why("Kubernetes keeps one taint for each key and effect.")
+                    .help("keep one of them."),
+            );
+        }
+    }
+}
+
+fn tags(tags: &[Spanned<String>], faults: &mut Vec<Fault>) {
+    for tag in tags.iter().filter(|tag| tag.value == "mainstay") {
+        faults.push(
+            Fault::error("tag-reserved", tag.span, "the tag `mainstay` is the mark itself")
+                .label("set by mainstay")
+                .why("it is a part of the proof that a VM belongs to mainstay, and every machine gets it anyway.")
+                .help("take it out."),
+        );
+    }
+}
+
+fn hosts(hosts: &Given<Vec<Spanned<String>>>, faults: &mut Vec<Fault>) {
+    let Some(hosts) = hosts.is() else { return };
+    if hosts.value.is_empty() {
+        faults.push(
+            Fault::error("hosts", hosts.span, "`hosts` names no host")
+                .label("empty")
+                .why("its machines could be placed nowhere.")
+                .help("name at least one host, or take the key out to allow all."),
+        );
+    }
+    let mut seen = BTreeSet::new();
+    for host in &hosts.value {
+        if !seen.insert(&host.value) {
+            faults.push(
+                Fault::error("hosts", host.span, format!("host `{}` is named twice", host.value))
+                    .label("again")
+                    .why("a host counts once, however often it is named.")
+                    .help("keep one of them."),
+            );
+        }
+    }
+}
+
+/// Labels that the API server lets no kubelet set on its own node.
+fn restricted(node: &NodeDraft, faults: &mut Vec<Fault>) {
+    for (key, _) in node.labels.iter().filter(|(key, _)| is_restricted(&key.value)) {
+        faults.push(
+            Fault::error("label", key.span, format!("a worker may not label itself `{}`", key.value))
+                .label("refused by the API server")
+                .why("a worker sets its labels itself, and Kubernetes keeps names under kubernetes.io for itself.")
+                .help("use a key of your own, like example.com/role. The role of a worker needs no label."),
+        );
+    }
+}
+
+fn is_restricted(key: &str) -> bool {
+    const ALLOWED: [&str; 7] = [
+        "kubernetes.io/hostname",
+        "kubernetes.io/os",
+        "kubernetes.io/arch",
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/zone",
+    ];
+    let Some((prefix, _)) = key.split_once('/') else {
+        return false;
+    };
+    let under = |domain: &str| prefix == domain || prefix.ends_with(&format!(".{domain}"));
+    let own = under("kubelet.kubernetes.io") || under("node.kubernetes.io");
+    (under("kubernetes.io") || under("k8s.io")) && !own && !ALLOWED.contains(&key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kubelet_may_not_set_is_known() {
+        for key in [
+            "node-role.kubernetes.io/worker",
+            "kubernetes.io/x",
+            "node-restriction.kubernetes.io/x",
+            "foo.k8s.io/x",
+        ] {
+            assert!(is_restricted(key), "{key}");
+        }
+        for key in [
+            "rack",
+            "example.com/x",
+            "topology.kubernetes.io/zone",
+            "node.kubernetes.io/instance-type",
+            "mykubernetes.io/x",
+        ] {
+            assert!(!is_restricted(key), "{key}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Talos and Kubernetes versions that belong together, from the table in `talos-config`.
+
+use semver::Version;
+use talos_config::versions::{Contract, RELEASES, Release, newest};
+
+use crate::draft::{DistroName, Draft};
+use crate::fault::Fault;
+use crate::shape::closest;
+use crate::source::Spanned;
+use crate::spec::VersionWish;
+
+pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
+    one_distro(draft, faults);
+    if draft.distro() == DistroName::Talos {
+        let talos = draft.talos.version.is().and_then(|version| talos(version, faults));
+        if let Some(kubernetes) = draft.kubernetes.is() {
+            match talos {
+                Some(release) => pair(release, kubernetes, faults),
+                None if draft.talos.version.is_absent() => any_pair(kubernetes, faults),
+                None => {}
+            }
+        }
+        extensions(draft, faults);
+    } else if let (Some(kubernetes), Some(distro)) = (draft.kubernetes.is(), draft.distros.first()) {
+        let name = if distro.value == DistroName::K3s { "k3s" } else { "rke2" };
+        faults.push(
+            Fault::error(
+                "kubernetes-version",
+                kubernetes.span,
+                format!("`kubernetes` has no effect with {name}"),
+            )
+            .label("said twice")
+            .why(format!(
+                "a release of {name} is a release of Kubernetes: `{name}.version` names both."
+            ))
+            .help("take it out."),
+        );
+    }
+}
+
+fn one_distro(draft: &Draft, faults: &mut Vec<Fault>) {
+    if let [first, second, ..] = draft.distros.as_slice() {
+        let name = |distro| match distro {
+            DistroName::Talos => "talos",
+            DistroName::Rke2 => "rke2",
+            DistroName::K3s => "k3s",
+        };
+        faults.push(
+            Fault::error(
+                "two-distros",
+                second.span,
+                format!("`{}` and `{}` exclude each other", name(first.value), name(second.value)),
+            )
+            .label("a second distribution")
+            .why("all machines of a cluster run the same distribution.")
+            .help("keep one of them."),
+        );
+    }
+}
+
+fn talos(version: &Spanned<VersionWish>, faults: &mut Vec<Fault>) -> Option<&'static Release> {
+    let contract = match &version.value {
+        VersionWish::Any => return None,
+        VersionWish::Minor(major, minor) => Contract::new(*major, *minor),
+        VersionWish::Exact(exact) => Contract::of(exact),
+    };
+    let release = RELEASES.iter().find(|known| known.contract == contract);
+    match release {
+        None => faults.push(unknown_talos(version, contract)),
+        Some(known) if !known.maintained => faults.push(
+            Fault::warning(
+                "talos-unmaintained",
+                version.span,
+                format!("Talos {contract} gets no more patches"),
+            )
+            .label("out of support")
+            .why("security fixes go to newer minors only.")
+            .help(format!("write {} for a new cluster.", newest().contract)),
+        ),
+        Some(_) => {}
+    }
+    release
+}
+
+fn unknown_talos(version: &Spanned<VersionWish>, contract: Contract) -> Fault {
+    let (oldest, newest) = (&RELEASES[0], newest());
+    let (label, why, near) = if contract < oldest.contract {
+        (
+            "too old",
+            format!("the oldest Talos that mainstay runs is {}.", oldest.contract),
+            oldest,
+        )
+    } else {
+        (
+            "not known yet",
+            format!(
+                "this version of mainstay knows Talos up to {}; what a newer one expects in its config is unknown.",
+                newest.contract
+            ),
+            newest,
+        )
+    };
+    Fault::error(
+        "talos-version",
+        version.span,
+        format!("Talos {} is not supported", version.value),
+    )
+    .label(label)
+    .why(why)
+    .help(format!(
+        "write {}, or a patch release of {} to {}.",
+        near.newest, oldest.contract, newest.contract
+    ))
+}
+
+fn pair(talos: &Release, kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fault>) {
+    let Some(version) = lowest(&kubernetes.value) else { return };
+    if talos.runs(&version) {
+        known_patch(kubernetes, faults);
+        return;
+    }
+    let window = talos.window();
+    let (label, near) = if version.minor > window.newest || version.major > 1 {
+        ("too new for this Talos", format!("{}", talos.kubernetes))
+    } else {
+        ("too old for this Talos", format!("1.{}", window.oldest))
+    };
+    let fits = RELEASES.iter().rev().find(|release| release.runs(&version));
+    let other = fits.map_or(String::new(), |release| {
+        format!(", or set `talos.version` to {}", release.newest)
+    });
+    faults.push(
+        Fault::error(
+            "kubernetes-version",
+            kubernetes.span,
+            format!("Talos {} does not run Kubernetes {}", talos.contract, kubernetes.value),
+        )
+        .label(label)
+        .why(format!(
+            "Talos {} runs Kubernetes {window}; a node refuses a config with any other.",
+            talos.contract
+        ))
+        .help(format!("write {near}{other}.")),
+    );
+}
+
+/// The Talos version is left to the plan: some supported one must run it.
+fn any_pair(kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fault>) {
+    let Some(version) = lowest(&kubernetes.value) else { return };
+    if RELEASES.iter().any(|release| release.runs(&version)) {
+        known_patch(kubernetes, faults);
+        return;
+    }
+    let (oldest, newest) = (RELEASES[0].window().oldest, newest().window().newest);
+    faults.push(
+        Fault::error(
+            "kubernetes-version",
+            kubernetes.span,
+            format!("no supported Talos runs Kubernetes {}", kubernetes.value),
+        )
+        .label("out of every window")
+        .why(format!(
+            "Talos {} to {} run Kubernetes 1.{oldest} to 1.{newest}.",
+            RELEASES[0].contract,
+            self::newest().contract
+        ))
+        .help(format!("write {}.", self::newest().kubernetes)),
+    );
+}
+
+/// `1.33` needs a patch that is known, since there is no way to ask for the newest one offline.
+fn known_patch(kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fault>) {
+    let VersionWish::Minor(major, minor) = kubernetes.value else {
+        return;
+    };
+    if RELEASES
+        .iter()
+        .any(|release| (release.kubernetes.major, release.kubernetes.minor) == (major, minor))
+    {
+        return;
+    }
+    faults.push(
+        Fault::error(
+            "kubernetes-version",
+            kubernetes.span,
+            format!("which Kubernetes {major}.{minor}?"),
+        )
+        .label("the patch is missing")
+        .why("only for the minors that a supported Talos ships with is the newest patch known here.")
+        .help(format!(
+            "write the release in full, for example {major}.{minor}.0 or a later patch of it."
+        )),
+    );
+}
+
+fn lowest(wish: &VersionWish) -> Option<Version> {
+    match wish {
+        VersionWish::Any => None,
+        VersionWish::Minor(major, minor) => Some(Version::new(*major, *minor, 0)),
+        VersionWish::Exact(version) => Some(version.clone()),
+    }
+}
+
+fn extensions(draft: &Draft, faults: &mut Vec<Fault>) {
+    let mut seen: Vec<&str> = Vec::new();
+    for extension in &draft.talos.extensions {
+        let (owner, name) = extension.value.split_once('/').unwrap_or(("siderolabs", &extension.value));
+        if seen.contains(&name) {
+            faults.push(
+                Fault::error("extension", extension.span, format!("extension `{name}` is named twice"))
+                    .label("again")
+                    .why("an image holds an extension once.")
+                    .help("keep one of them."),
+            );
+        } else if owner != "siderolabs" || !EXTENSIONS.contains(&name) {
+            let help = closest(name, EXTENSIONS).map_or_else(
+                || "look it up at the Image Factory; `plan` asks the factory before anything is made.".to_owned(),
+                |near| format!("did you mean `{near}`?"),
+            );
+            faults.push(
+                Fault::warning(
+                    "extension",
+                    extension.span,
+                    format!("extension `{}` is not known to this version", extension.value),
+                )
+                .label("not in the list of official extensions")
+                .why("it may be newer than this version of mainstay, or a slip; the Image Factory decides.")
+                .help(help),
+            );
+        }
+        seen.push(name);
+    }
+}
+
+/// The official extensions, as published for Talos 1.11 to 1.14.
+pub(crate) static EXTENSIONS: [&str; 93] = [
+    "amazon-ena",
+    "amd-ucode",
+    "amdgpu",
+    "binfmt-misc",
+    "bird2",
+    "bnx2-bnx2x",
+    "btrfs",
+    "cachefilesd",
+    "chelsio-drivers",
+    "chelsio-firmware",
+    "cloudflared",
+    "crun",
+    "ctr",
+    "drbd",
+    "dvb-cx23885",
+    "dvb-m88ds3103",
+    "dvb-pt3",
+    "ecr-credential-provider",
+    "fuse3",
+    "gasket-driver",
+    "glibc",
+    "gpio-pinctrl",
+    "gvisor",
+    "gvisor-debug",
+    "hailort",
+    "harbor-credential-provider",
+    "hello-world-service",
+    "hyperv-guest-agent",
+    "i915",
+    "intel-hd-audio",
+    "intel-ice-firmware",
+    "intel-npu",
+    "intel-ucode",
+    "iscsi-tools",
+    "joydev",
+    "kata-containers",
+    "kata-containers-nvidia-gpu-snp",
+    "kata-containers-snp",
+    "libvirtd",
+    "lldpd",
+    "mdadm",
+    "mei",
+    "mellanox-mstflint",
+    "metal-agent",
+    "multipath-tools",
+    "nebula",
+    "netbird",
+    "newt",
+    "nfs-server",
+    "nfs-utils",
+    "nfsd",
+    "nfsrahead",
+    "nonfree-kmod-nvidia-lts",
+    "nonfree-kmod-nvidia-production",
+    "nut-client",
+    "nvidia-container-toolkit-lts",
+    "nvidia-container-toolkit-production",
+    "nvidia-fabricmanager-lts",
+    "nvidia-fabricmanager-production",
+    "nvidia-gdrdrv-device",
+    "nvidia-open-gpu-kernel-modules-lts",
+    "nvidia-open-gpu-kernel-modules-production",
+    "nvme-cli",
+    "panfrost",
+    "px-fuse",
+    "qemu-guest-agent",
+    "qlogic-firmware",
+    "realtek-firmware",
+    "revpi-firmware",
+    "rockchip-rknn",
+    "soci-snapshotter",
+    "spin",
+    "stargz-snapshotter",
+    "tailscale",
+    "tenstorrent",
+    "thunderbolt",
+    "trident-iscsi-tools",
+    "uhid",
+    "uinput",
+    "urunc",
+    "usb-audio-drivers",
+    "usb-modem-drivers",
+    "util-linux-tools",
+    "v4l-uvc-drivers",
+    "vc4",
+    "vmtoolsd-guest-agent",
+    "wasmedge",
+    "xdma-driver",
+    "xe",
+    "xen-guest-agent",
+    "youki",
+    "zerotier",
+    "zfs",
+];
