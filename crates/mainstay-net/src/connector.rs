@@ -186,6 +186,7 @@ pub(crate) fn refuses_client(alert: AlertDescription) -> bool {
             | Alert::CertificateRevoked
             | Alert::CertificateUnknown
             | Alert::UnknownCA
+            | Alert::DecryptError
             | Alert::AccessDenied
     )
 }
@@ -219,7 +220,8 @@ fn sort_rejection(rejection: &Rejection) -> Fault {
             seen,
             until: timestamp(*not_before),
         },
-        Bad::UnknownIssuer => Fault::UnknownIssuer { seen },
+        // Clusters name their authorities alike, so that another cluster's certificate fails by signature, not by issuer.
+        Bad::UnknownIssuer | Bad::BadSignature => Fault::UnknownIssuer { seen },
         Bad::NotValidForName => Fault::WrongName {
             seen,
             presented: Vec::new(),

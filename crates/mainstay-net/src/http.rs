@@ -142,7 +142,8 @@ impl HttpClient {
             // A pooled connection that the server closed just before we wrote to it: a new one is as good as the first try.
             (
                 Err(HttpError::NotSent {
-                    cause: Unsent::Stale(_), ..
+                    cause: Unsent::Broken(_),
+                    ..
                 }),
                 Some(spare),
             ) => self.attempt(spare, asked, until, deadline).await,

@@ -86,7 +86,8 @@ mod tests {
             "later" => Again::After(Duration::from_secs(7)),
             _ => Again::No,
         };
-        let outcome = retry(backoff, &Entropy::from_seed(seed), classify, || {
+        let entropy = Entropy::from_seed(seed);
+        let outcome = retry(backoff, &entropy, classify, || {
             let answer = answers[count.min(answers.len() - 1)];
             count += 1;
             async move { answer }

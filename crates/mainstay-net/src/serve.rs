@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::Request;
+use ::http::{Request, Response};
 use axum::Router;
 use axum::extract::ConnectInfo;
 use hyper::body::Incoming;
+use hyper::ext::ReasonPhrase;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -95,7 +96,7 @@ pub struct Peer {
 /// Serves until the listener fails, which is what it returns.
 ///
 /// Dropping the future drops the listener and every connection at once: a crash of the server. A handler chooses its reason phrase by
-/// putting `hyper::ext::ReasonPhrase` into the response's extensions, and hangs up by answering `connection: close`.
+/// [`set_reason`], and hangs up by answering `connection: close`.
 pub async fn serve(mut listener: Box<dyn Listener>, app: Router, options: ServeOptions) -> io::Error {
     let mut connections = JoinSet::new();
     loop {
@@ -109,6 +110,15 @@ pub async fn serve(mut listener: Box<dyn Listener>, app: Router, options: ServeO
                 Err(fault) => return fault,
             },
         }
+    }
+}
+
+/// Gives an answer its own reason phrase (HTTP/1.1). What cannot stand in a status line becomes a blank.
+pub fn set_reason<B>(response: &mut Response<B>, phrase: &str) {
+    let printable = |byte: u8| if byte < b' ' || byte == 0x7f { b' ' } else { byte };
+    let bytes: Vec<u8> = phrase.bytes().map(printable).collect();
+    if let Ok(phrase) = ReasonPhrase::try_from(bytes) {
+        response.extensions_mut().insert(phrase);
     }
 }
 

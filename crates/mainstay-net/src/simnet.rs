@@ -228,6 +228,11 @@ impl SimNet {
         self.reset(whom);
     }
 
+    /// Whether what is sent from one address to another arrives: no wall and no black hole is between them.
+    pub fn is_open(&self, from: IpAddr, to: IpAddr) -> bool {
+        !self.lock().is_blocked(from, to)
+    }
+
     /// Connections that are open at this moment, from and to anywhere.
     pub fn open_connections(&self) -> usize {
         self.lock().live_links().iter().filter(|link| link.is_open()).count()

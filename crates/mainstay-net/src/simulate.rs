@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "I/O is disabled")]
+    #[should_panic(expected = "IO is disabled")]
     fn a_real_socket_is_refused() {
         let _ = simulate(1, HOUR, |_| async {
             tokio::net::TcpListener::bind("127.0.0.1:0").await.map(drop)

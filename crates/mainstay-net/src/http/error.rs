@@ -80,8 +80,8 @@ pub enum Unsent {
     /// The server turned our client certificate away right after the handshake, hence before it read the request.
     #[error("the server refused our client certificate ({0:?})")]
     ClientRefused(AlertDescription),
-    #[error("the idle connection was closed by the server")]
-    Stale(#[source] legacy::Error),
+    #[error("the connection broke before anything was written to it")]
+    Broken(#[source] legacy::Error),
     #[error("no connection was free within {0:?}")]
     Deadline(Duration),
 }
@@ -115,7 +115,7 @@ impl HttpError {
         if untouched {
             Self::NotSent {
                 asked,
-                cause: Unsent::Stale(cause),
+                cause: Unsent::Broken(cause),
             }
         } else {
             Self::Lost { asked, cause }

@@ -162,3 +162,75 @@ fn matches(pattern: &str, name: &str) -> bool {
         .next()
         .is_some_and(|letter| (first == '?' || first == letter) && matches(rest, letters.as_str()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = include_str!("../../tests/data/known_hosts");
+    const ONE: &str = include_str!("../../tests/data/host-1.pub");
+    const TWO: &str = include_str!("../../tests/data/host-2.pub");
+    const ECDSA: &str = include_str!("../../tests/data/host-3.pub");
+
+    fn check(host: &str, port: u16, key: &str) -> HostKey {
+        KnownHosts::parse(FILE).check(&Target::new(host, port), &PublicKey::from_openssh(key).unwrap())
+    }
+
+    #[test]
+    fn names_addresses_ports_and_case_are_matched_as_openssh_does() {
+        assert_eq!(check("pve.lan", 22, ONE), HostKey::Known);
+        assert_eq!(check("PVE.lan", 22, ONE), HostKey::Known);
+        assert_eq!(check("10.0.0.5", 22, ONE), HostKey::Known);
+        assert_eq!(check("pve.lan", 2222, TWO), HostKey::Known);
+        assert_eq!(check("pve.lan", 2222, ONE), HostKey::Changed { line: 4 });
+        assert_eq!(check("pve.lan", 2223, ONE), HostKey::Unknown);
+        assert_eq!(check("other.lan", 22, ONE), HostKey::Unknown);
+    }
+
+    #[test]
+    fn a_changed_key_names_its_line() {
+        assert_eq!(check("pve.lan", 22, TWO), HostKey::Changed { line: 3 });
+        // Another kind of key where one is recorded is no better.
+        assert_eq!(check("pve.lan", 22, ECDSA), HostKey::Changed { line: 3 });
+    }
+
+    #[test]
+    fn hashed_names_are_found() {
+        assert_eq!(check("hashed.lan", 22, ONE), HostKey::Known);
+        assert_eq!(check("hashed.lan", 2222, ECDSA), HostKey::Known);
+        assert_eq!(check("hashed.lan", 22, TWO), HostKey::Changed { line: 9 });
+    }
+
+    #[test]
+    fn patterns_and_exclusions_hold() {
+        assert_eq!(check("a.lab.example", 22, ONE), HostKey::Known);
+        assert_eq!(check("bad.lab.example", 22, ONE), HostKey::Unknown);
+        assert_eq!(check("lab.example", 22, ONE), HostKey::Unknown);
+        assert!(matches("10.0.?.*", "10.0.7.123") && !matches("10.0.?.*", "10.0.77.1") && !matches("?", ""));
+    }
+
+    #[test]
+    fn revoked_keys_are_refused_and_unreadable_lines_passed_over() {
+        assert_eq!(check("old.lan", 22, TWO), HostKey::Changed { line: 6 });
+        assert_eq!(check("old.lan", 22, ONE), HostKey::Unknown);
+        assert_eq!(check("x.ca.lan", 22, TWO), HostKey::Unknown);
+        assert_eq!(check("broken.lan", 22, ONE), HostKey::Unknown);
+    }
+
+    #[test]
+    fn the_offered_line_makes_the_key_known() {
+        for host in [Target::new("new.lan", 22), Target::new("fd00::1", 2222)] {
+            let key = PublicKey::from_openssh(ECDSA).unwrap();
+            let line = KnownHosts::line_for(&host, &key);
+            assert_eq!(KnownHosts::parse(&line).check(&host, &key), HostKey::Known, "{line}");
+        }
+    }
+
+    #[test]
+    fn recorded_kinds_of_keys_are_told() {
+        let known = KnownHosts::parse(FILE);
+        assert_eq!(known.algorithms(&Target::new("pve.lan", 22)), [Algorithm::Ed25519]);
+        assert_eq!(known.algorithms(&Target::new("hashed.lan", 2222)).len(), 1);
+        assert!(known.algorithms(&Target::new("old.lan", 22)).is_empty());
+    }
+}
