@@ -5,7 +5,7 @@ use std::fmt;
 use semver::Version;
 use sha2::{Digest, Sha256};
 
-use crate::yaml::{self, Map, Node, Scalar, Value};
+use crate::yaml::{self, LegacyQuotes, Map, Node, Scalar, Value};
 
 /// What goes into a boot image.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -125,7 +125,7 @@ impl Schematic {
             root.insert("overlay".to_owned(), overlay);
         }
         root.insert("customization".to_owned(), self.customization.node());
-        yaml::emit(&Value::Map(root).into())
+        yaml::emit_with(&Value::Map(root).into(), LegacyQuotes::Single)
     }
 
     pub fn id(&self) -> String {

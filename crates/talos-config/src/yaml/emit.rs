@@ -5,14 +5,27 @@ use super::{Map, Node, Value};
 
 const INDENT: usize = 4;
 
+/// Which quotes keep a word such as `on` a string: the library that nodes use writes double ones, the factory's single ones.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum LegacyQuotes {
+    Single,
+    Double,
+}
+
 /// One document, with a trailing newline and without a leading `---`.
 pub fn emit(root: &Node) -> String {
-    let mut out = String::new();
+    emit_with(root, LegacyQuotes::Double)
+}
+
+pub fn emit_with(root: &Node, quotes: LegacyQuotes) -> String {
+    let mut writer = Writer {
+        out: String::new(),
+        quotes,
+    };
     match &root.value {
-        Value::Map(entries) if !entries.is_empty() => write_map(&mut out, entries, 0, false),
-        Value::List(items) if !items.is_empty() => write_list(&mut out, items, 0, false),
-        _ => write_inline(
-            &mut out,
+        Value::Map(entries) if !entries.is_empty() => writer.map(entries, 0, false),
+        Value::List(items) if !items.is_empty() => writer.list(items, 0, false),
+        _ => writer.inline(
             root,
             Hang {
                 parent: 0,
@@ -20,77 +33,11 @@ pub fn emit(root: &Node) -> String {
             },
         ),
     }
-    out
+    writer.out
 }
 
 pub fn emit_documents<'a>(roots: impl IntoIterator<Item = &'a Node>) -> String {
     roots.into_iter().map(emit).collect::<Vec<_>>().join("---\n")
-}
-
-/// `after_dash`: the first entry continues a line that already has its dash.
-fn write_map(out: &mut String, entries: &Map, indent: usize, after_dash: bool) {
-    for (index, (key, value)) in entries.iter().enumerate() {
-        if index > 0 || !after_dash {
-            pad(out, indent);
-        }
-        out.push_str(&key_text(key));
-        out.push(':');
-        write_value(out, value, indent);
-    }
-}
-
-fn write_list(out: &mut String, items: &[Node], indent: usize, after_dash: bool) {
-    for (index, item) in items.iter().enumerate() {
-        if index > 0 || !after_dash {
-            pad(out, indent);
-        }
-        out.push('-');
-        match &item.value {
-            Value::Map(entries) if !entries.is_empty() => {
-                out.push(' ');
-                write_map(out, entries, indent + 2, true);
-            }
-            Value::List(inner) if !inner.is_empty() => {
-                out.push(' ');
-                write_list(out, inner, indent + 2, true);
-            }
-            _ => {
-                out.push(' ');
-                write_inline(
-                    out,
-                    item,
-                    Hang {
-                        parent: indent,
-                        content: indent + 2,
-                    },
-                );
-            }
-        }
-    }
-}
-
-fn write_value(out: &mut String, value: &Node, indent: usize) {
-    match &value.value {
-        Value::Map(entries) if !entries.is_empty() => {
-            out.push('\n');
-            write_map(out, entries, deeper(indent), false);
-        }
-        Value::List(items) if !items.is_empty() => {
-            out.push('\n');
-            write_list(out, items, deeper(indent), false);
-        }
-        _ => {
-            out.push(' ');
-            write_inline(
-                out,
-                value,
-                Hang {
-                    parent: indent,
-                    content: deeper(indent),
-                },
-            );
-        }
-    }
 }
 
 /// Where the lines of a block scalar go.
@@ -100,45 +47,122 @@ struct Hang {
     content: usize,
 }
 
-fn write_inline(out: &mut String, value: &Node, hang: Hang) {
-    match &value.value {
-        Value::Map(_) => out.push_str("{}\n"),
-        Value::List(_) => out.push_str("[]\n"),
-        Value::Scalar(scalar) => write_scalar(out, scalar, hang),
+struct Writer {
+    out: String,
+    quotes: LegacyQuotes,
+}
+
+impl Writer {
+    /// `after_dash`: the first entry continues a line that already has its dash.
+    fn map(&mut self, entries: &Map, indent: usize, after_dash: bool) {
+        for (index, (key, value)) in entries.iter().enumerate() {
+            if index > 0 || !after_dash {
+                self.pad(indent);
+            }
+            match style(key, self.quotes) {
+                Style::Plain => self.out.push_str(key),
+                Style::Single => self.out.push_str(&single_quoted(key)),
+                Style::Double | Style::Literal => self.out.push_str(&double_quoted(key)),
+            }
+            self.out.push(':');
+            self.value(value, indent);
+        }
+    }
+
+    fn list(&mut self, items: &[Node], indent: usize, after_dash: bool) {
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 || !after_dash {
+                self.pad(indent);
+            }
+            self.out.push_str("- ");
+            match &item.value {
+                Value::Map(entries) if !entries.is_empty() => self.map(entries, indent + 2, true),
+                Value::List(inner) if !inner.is_empty() => self.list(inner, indent + 2, true),
+                _ => self.inline(
+                    item,
+                    Hang {
+                        parent: indent,
+                        content: indent + 2,
+                    },
+                ),
+            }
+        }
+    }
+
+    fn value(&mut self, value: &Node, indent: usize) {
+        match &value.value {
+            Value::Map(entries) if !entries.is_empty() => {
+                self.out.push('\n');
+                self.map(entries, deeper(indent), false);
+            }
+            Value::List(items) if !items.is_empty() => {
+                self.out.push('\n');
+                self.list(items, deeper(indent), false);
+            }
+            _ => {
+                self.out.push(' ');
+                self.inline(
+                    value,
+                    Hang {
+                        parent: indent,
+                        content: deeper(indent),
+                    },
+                );
+            }
+        }
+    }
+
+    fn inline(&mut self, value: &Node, hang: Hang) {
+        match &value.value {
+            Value::Map(_) => self.out.push_str("{}\n"),
+            Value::List(_) => self.out.push_str("[]\n"),
+            Value::Scalar(scalar) => self.scalar(scalar, hang),
+        }
+    }
+
+    fn scalar(&mut self, scalar: &Scalar, hang: Hang) {
+        let text = &scalar.text;
+        if scalar.kind != ScalarKind::Text {
+            self.out.push_str(text);
+        } else {
+            match style(text, self.quotes) {
+                Style::Plain => self.out.push_str(text),
+                Style::Single => self.out.push_str(&single_quoted(text)),
+                Style::Literal if !hint_would_lie(text, hang) => return self.literal(text, hang.content),
+                Style::Double | Style::Literal => self.out.push_str(&double_quoted(text)),
+            }
+        }
+        self.out.push('\n');
+    }
+
+    fn literal(&mut self, text: &str, indent: usize) {
+        self.out.push('|');
+        if text.starts_with(' ') {
+            self.out.push_str(&INDENT.to_string());
+        }
+        if !text.ends_with('\n') {
+            self.out.push('-');
+        } else if text == "\n" || text.ends_with("\n\n") {
+            self.out.push('+');
+        }
+        self.out.push('\n');
+        for line in text.strip_suffix('\n').unwrap_or(text).split('\n') {
+            if !line.is_empty() {
+                self.pad(indent);
+                self.out.push_str(line);
+            }
+            self.out.push('\n');
+        }
+    }
+
+    fn pad(&mut self, indent: usize) {
+        self.out.extend(std::iter::repeat_n(' ', indent));
     }
 }
 
 /// The next multiple of the indent: content of a list's mapping, which sits at +2, comes back to the grid.
 fn deeper(indent: usize) -> usize {
     (indent + INDENT) / INDENT * INDENT
-}
-
-fn pad(out: &mut String, indent: usize) {
-    out.extend(std::iter::repeat_n(' ', indent));
-}
-
-fn key_text(key: &str) -> String {
-    match style(key) {
-        Style::Plain => key.to_owned(),
-        Style::Single => single_quoted(key),
-        Style::Double | Style::Literal => double_quoted(key),
-    }
-}
-
-fn write_scalar(out: &mut String, scalar: &Scalar, hang: Hang) {
-    if scalar.kind != ScalarKind::Text {
-        out.push_str(&scalar.text);
-        out.push('\n');
-        return;
-    }
-    match style(&scalar.text) {
-        Style::Plain => out.push_str(&scalar.text),
-        Style::Single => out.push_str(&single_quoted(&scalar.text)),
-        Style::Double => out.push_str(&double_quoted(&scalar.text)),
-        Style::Literal if !hint_would_lie(&scalar.text, hang) => return write_literal(out, &scalar.text, hang.content),
-        Style::Literal => out.push_str(&double_quoted(&scalar.text)),
-    }
-    out.push('\n');
 }
 
 /// A block whose first line begins with a space needs to say its indent, and what Talos' library says there is right only
@@ -148,26 +172,6 @@ fn hint_would_lie(text: &str, hang: Hang) -> bool {
     first_line.starts_with(' ') && (text.starts_with('\n') || hang.content - hang.parent != INDENT)
 }
 
-fn write_literal(out: &mut String, text: &str, indent: usize) {
-    out.push('|');
-    if text.starts_with(' ') {
-        out.push_str(&INDENT.to_string());
-    }
-    if !text.ends_with('\n') {
-        out.push('-');
-    } else if text == "\n" || text.ends_with("\n\n") {
-        out.push('+');
-    }
-    out.push('\n');
-    for line in text.strip_suffix('\n').unwrap_or(text).split('\n') {
-        if !line.is_empty() {
-            pad(out, indent);
-            out.push_str(line);
-        }
-        out.push('\n');
-    }
-}
-
 enum Style {
     Plain,
     Single,
@@ -175,7 +179,7 @@ enum Style {
     Literal,
 }
 
-fn style(text: &str) -> Style {
+fn style(text: &str, quotes: LegacyQuotes) -> Style {
     let shape = Shape::of(text);
     if text.contains('\n') {
         return if shape.block_allowed() {
@@ -185,7 +189,11 @@ fn style(text: &str) -> Style {
         };
     }
     if scalar::is_legacy_word(text) {
-        return Style::Single;
+        return if quotes == LegacyQuotes::Single {
+            Style::Single
+        } else {
+            Style::Double
+        };
     }
     if scalar::resolve(text) != ScalarKind::Text {
         return Style::Double;

@@ -11,8 +11,8 @@ use std::fmt;
 
 use indexmap::IndexMap;
 
-pub use emit::{emit, emit_documents};
-pub use parse::{SyntaxError, parse};
+pub use emit::{LegacyQuotes, emit, emit_documents, emit_with};
+pub use parse::{SyntaxError, parse, parse_documents};
 pub use scalar::{Scalar, ScalarKind};
 
 /// A mapping in source order.

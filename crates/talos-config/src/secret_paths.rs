@@ -1,0 +1,64 @@
+//! Which parts of a config must never be shown.
+
+use crate::yaml::{Node, Value};
+
+/// What is shown instead.
+pub const MASK: &str = "***";
+
+/// Keys whose whole content is secret, wherever they stand.
+const SECRET_KEYS: [&str; 29] = [
+    "key",
+    "token",
+    "secret",
+    "password",
+    "passphrase",
+    "auth",
+    "identityToken",
+    "apiToken",
+    "uniqueToken",
+    "privateKey",
+    "presharedKey",
+    "aescbcEncryptionSecret",
+    "secretboxEncryptionSecret",
+    "clusterSecret",
+    "environment",
+    "env",
+    "variables",
+    "content",
+    "contents",
+    "manifest",
+    "configuration",
+    "extraManifestHeaders",
+    "headers",
+    "credentialProviderConfig",
+    "webhook",
+    "apiUrl",
+    "pod",
+    "pods",
+    "secretbox",
+];
+
+pub fn is_secret_key(key: &str) -> bool {
+    SECRET_KEYS.contains(&key)
+}
+
+/// A key that nobody knows may be a misspelt one: its value is shown only when it is too small to matter.
+pub fn masked_unknown(node: &Node) -> Node {
+    let value = match &node.value {
+        Value::Map(entries) => {
+            let entry = |(key, value): (&String, &Node)| {
+                let value = if is_secret_key(key) {
+                    Node::text(MASK)
+                } else {
+                    masked_unknown(value)
+                };
+                (key.clone(), value)
+            };
+            Value::Map(entries.iter().map(entry).collect())
+        }
+        Value::List(items) => Value::List(items.iter().map(masked_unknown).collect()),
+        Value::Scalar(scalar) if scalar.text.len() > 8 => return Node::text(MASK),
+        Value::Scalar(_) => node.value.clone(),
+    };
+    value.into()
+}
