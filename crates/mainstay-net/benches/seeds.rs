@@ -19,14 +19,14 @@ fn main() {
     divan::main();
 }
 
-#[divan::bench]
+#[divan::bench(sample_count = 20)]
 fn plain(bencher: Bencher) {
     bencher
         .counter(ItemsCount::new(SEEDS))
         .bench(|| (0..SEEDS).for_each(|seed| run(seed, &Trust::Plain, None)));
 }
 
-#[divan::bench]
+#[divan::bench(sample_count = 20)]
 fn tls(bencher: Bencher) {
     let (trust, server) = pki();
     bencher

@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, ClientConfig};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -88,25 +89,33 @@ impl Connector {
 
     /// A secured stream to `to`.
     pub async fn connect(&self, to: &Target) -> Result<Wire, DialError> {
-        self.within(to, async {
-            let stream = self.shared.dialer.dial(to).await?;
-            match &self.shared.tls {
-                None => Ok(Wire::new(stream, false)),
-                Some((config, name)) => {
-                    let secured = handshake(config, name.as_ref(), to, stream).await?;
-                    let h2 = secured.get_ref().1.alpn_protocol() == Some(b"h2");
-                    Ok(Wire::new(Box::new(secured), h2))
-                }
+        Ok(match self.reach(to).await? {
+            Reached::Plain(stream) => Wire::new(stream, false),
+            Reached::Secured(stream) => {
+                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                Wire::new(stream, h2)
             }
         })
-        .await
     }
 
-    async fn within<T>(&self, to: &Target, work: impl Future<Output = Result<T, DialError>>) -> Result<T, DialError> {
-        let after = self.shared.timeout;
-        let elapsed = |_| DialError::new(to.clone(), Operation::Connect, Fault::TimedOut { after });
-        tokio::time::timeout(after, work).await.map_err(elapsed)?
+    async fn reach(&self, to: &Target) -> Result<Reached, DialError> {
+        let Shared { dialer, tls, timeout } = &*self.shared;
+        let until = Instant::now() + *timeout;
+        let late = |operation| move |_| DialError::new(to.clone(), operation, Fault::TimedOut { after: *timeout });
+        let stream = timeout_at(until, dialer.dial(to)).await.map_err(late(Operation::Connect))??;
+        let Some((config, name)) = tls else {
+            return Ok(Reached::Plain(stream));
+        };
+        let secured = timeout_at(until, handshake(config, name.as_ref(), to, stream))
+            .await
+            .map_err(late(Operation::TlsHandshake))??;
+        Ok(Reached::Secured(Box::new(secured)))
     }
+}
+
+enum Reached {
+    Plain(BoxIo),
+    Secured(Box<TlsStream<BoxIo>>),
 }
 
 /// The certificates a server presents, leaf first, believed by nobody yet: what a user is asked to confirm.
@@ -126,16 +135,10 @@ pub async fn presented_chain(
     let connector = Connector::new(dialer, &Trust::Nothing, wall, timeout)
         .map_err(failed)?
         .offering(Vec::new());
-    connector
-        .within(to, async {
-            let stream = connector.shared.dialer.dial(to).await?;
-            let Some((config, name)) = &connector.shared.tls else {
-                return Ok(Vec::new());
-            };
-            let secured = handshake(config, name.as_ref(), to, stream).await?;
-            Ok(secured.get_ref().1.peer_certificates().unwrap_or_default().to_vec())
-        })
-        .await
+    match connector.reach(to).await? {
+        Reached::Plain(_) => Ok(Vec::new()),
+        Reached::Secured(stream) => Ok(stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec()),
+    }
 }
 
 async fn handshake(

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, select_ok};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -39,6 +39,9 @@ pub async fn dial_within(dialer: &dyn Dialer, to: &Target, limit: Duration) -> R
     }
 }
 
+/// How long one address of a name is tried alone before the next one joins in, so that a dead address family costs no timeout.
+const HEAD_START: Duration = Duration::from_millis(250);
+
 /// Straight over the machine's own network.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tcp;
@@ -60,14 +63,22 @@ impl Tcp {
         let found = tokio::net::lookup_host((to.host.as_str(), to.port)).await;
         let addresses =
             found.map_err(|cause| DialError::new(to.clone(), Operation::Resolve, Fault::UnknownName(cause.into())))?;
-        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for address in addresses {
-            match TcpStream::connect(address).await {
-                Ok(stream) => return Ok(stream),
-                Err(cause) => last = cause,
-            }
+        let attempts: Vec<_> = (0..)
+            .zip(addresses)
+            .map(|(n, address)| {
+                Box::pin(async move {
+                    tokio::time::sleep(HEAD_START * n).await;
+                    TcpStream::connect(address).await
+                })
+            })
+            .collect();
+        if attempts.is_empty() {
+            return Err(connect_failed(to, io::ErrorKind::AddrNotAvailable.into()));
         }
-        Err(connect_failed(to, last))
+        select_ok(attempts)
+            .await
+            .map(|(stream, _)| stream)
+            .map_err(|cause| connect_failed(to, cause))
     }
 }
 

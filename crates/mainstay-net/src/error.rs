@@ -148,7 +148,7 @@ impl DialError {
     pub fn is_transient(&self) -> bool {
         matches!(
             self.0.fault,
-            Fault::Refused | Fault::TimedOut { .. } | Fault::Unreachable | Fault::Closed | Fault::Io(_) | Fault::Ssh(_)
+            Fault::Refused | Fault::TimedOut { .. } | Fault::Unreachable | Fault::Closed | Fault::Io(_)
         )
     }
 

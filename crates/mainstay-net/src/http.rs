@@ -80,6 +80,9 @@ impl HttpClient {
             // Without it idle connections would age by the real clock even in virtual time.
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(options.idle)
+            // A dead connection is noticed even while an answer is awaited.
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .http2_keep_alive_timeout(Duration::from_secs(5))
             // Whether to repeat a request is decided here, where it is known whether it was sent.
             .retry_canceled_requests(false)
             .build(connector);

@@ -59,7 +59,7 @@ pub use self::network::{Listener, Loopback, Network};
 pub use self::retry::{Again, Backoff, retry};
 pub use self::routes::Routes;
 pub use self::secret::Secret;
-pub use self::serve::{Peer, ServeOptions, ServerTls, Versions, serve, set_reason};
+pub use self::serve::{HangUp, Peer, ServeOptions, ServerTls, Versions, serve, set_reason};
 pub use self::simnet::{Faults, Group, SimDialer, SimNet};
 pub use self::simulate::{SimulateError, simulate};
 pub use self::ssh::{HostKey, Jump, JumpAddress, JumpAddressError, KnownHosts, Login, sshd};

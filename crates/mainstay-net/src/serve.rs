@@ -93,10 +93,18 @@ pub struct Peer {
     pub certificates: Arc<[CertificateDer<'static>]>,
 }
 
+/// In an answer's extensions: the connection ends without an answer, although the request was carried out. (On HTTP/2 the stream ends.)
+#[derive(Clone, Copy, Debug)]
+pub struct HangUp;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the handler hung up")]
+struct HungUp;
+
 /// Serves until the listener fails, which is what it returns.
 ///
 /// Dropping the future drops the listener and every connection at once: a crash of the server. A handler chooses its reason phrase by
-/// [`set_reason`], and hangs up by answering `connection: close`.
+/// [`set_reason`], hangs up after its answer by the header `connection: close`, and without one by [`HangUp`].
 pub async fn serve(mut listener: Box<dyn Listener>, app: Router, options: ServeOptions) -> io::Error {
     let mut connections = JoinSet::new();
     loop {
@@ -137,10 +145,18 @@ async fn serve_connection(stream: BoxIo, address: SocketAddr, app: Router, optio
         address,
         certificates: certificates.into(),
     };
-    let service = app.map_request(move |mut request: Request<Incoming>| {
+    let service = tower::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer.address));
         request.extensions_mut().insert(peer.clone());
-        request
+        let answering = app.clone().oneshot(request);
+        async {
+            let answer = answering.await.unwrap_or_else(|never| match never {});
+            if answer.extensions().get::<HangUp>().is_some() {
+                Err(HungUp)
+            } else {
+                Ok(answer)
+            }
+        }
     });
     let served = builder(&options)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))

@@ -33,6 +33,8 @@ where
         };
         let thread = std::thread::Builder::new()
             .name(format!("run seed {seed:#x}"))
+            // Unoptimised futures of a whole world are deep.
+            .stack_size(16 << 20)
             .spawn_scoped(scope, run)
             .map_err(failed)?;
         thread

@@ -215,7 +215,13 @@ async fn open_channel(session: &Handle<Checker>, to: &Target) -> Result<BoxIo, r
 fn ssh_fault(failure: russh::Error) -> Fault {
     match failure {
         russh::Error::IO(cause) => Fault::from_io(cause),
-        russh::Error::HUP | russh::Error::Disconnect | russh::Error::SendError => Fault::Closed,
+        russh::Error::HUP
+        | russh::Error::Disconnect
+        | russh::Error::SendError
+        | russh::Error::RecvError
+        | russh::Error::ConnectionTimeout
+        | russh::Error::KeepaliveTimeout
+        | russh::Error::InactivityTimeout => Fault::Closed,
         other => Fault::Ssh(Arc::new(other)),
     }
 }

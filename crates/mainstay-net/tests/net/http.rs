@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use futures::stream;
 use http::Request;
 use mainstay_net::http::{Answer, Body, HttpClient, HttpError, HttpOptions, Outcome, Unsent};
-use mainstay_net::{Dialer, Fault, Faults, Network, ServeOptions, SimNet, Trust, simulate};
+use mainstay_net::{Dialer, Fault, Faults, HangUp, Network, ServeOptions, SimNet, Trust, simulate};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::world::{HOUR, SECOND, client, connector, get_url, http1_client, ip, start, start_app, text};
@@ -228,6 +228,59 @@ fn a_closed_idle_connection_costs_no_request() {
             assert_eq!(counts, Ok(()), "{wait}");
         }
     }
+}
+
+/// The connection breaks while it is idle, unnoticed until the request wants to use it.
+#[test]
+fn a_request_that_found_its_connection_broken_goes_over_a_new_one_once() {
+    in_world(async |net: SimNet, client: HttpClient| {
+        let seen = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&seen);
+        let count = post(async move || counted.fetch_add(1, Ordering::Relaxed).to_string());
+        start_app(
+            &net,
+            "10.0.0.1:80",
+            axum::Router::new().route("/len", count),
+            ServeOptions::plain(),
+        )
+        .await;
+        post_body(&client, Body::from("x")).await.unwrap();
+        tokio::time::sleep(SECOND).await;
+        net.reset(ip("10.0.0.1"));
+        post_body(&client, Body::from("x")).await.unwrap();
+        assert_eq!(seen.load(Ordering::Relaxed), 2);
+        tokio::time::sleep(SECOND).await;
+        net.reset(ip("10.0.0.1"));
+        // A stream cannot be sent twice: its owner decides.
+        let error = post_body(&client, Body::stream(1000, chunks(1))).await.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                HttpError::NotSent {
+                    cause: Unsent::Broken(_),
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        assert_eq!(seen.load(Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
+fn a_handler_that_hangs_up_leaves_the_outcome_unknown() {
+    let error = in_world(async |net: SimNet, client: HttpClient| {
+        let lost = post(async || axum::Extension(HangUp));
+        start_app(
+            &net,
+            "10.0.0.1:80",
+            axum::Router::new().route("/len", lost),
+            ServeOptions::plain(),
+        )
+        .await;
+        post_body(&client, Body::from("x")).await.unwrap_err()
+    });
+    assert!(matches!(error, HttpError::Lost { .. }), "{error:?}");
 }
 
 async fn read_head(stream: &mut (impl AsyncReadExt + Unpin)) -> String {

@@ -298,10 +298,12 @@ fn a_jump_host_that_falls_silent_is_given_up_and_dialled_anew() {
         start(&site.net, "10.10.0.11:80", ServeOptions::plain()).await;
         let jump = site.jump();
         let to: Target = "10.10.0.11:80".parse().unwrap();
-        drop(jump.dial(&to).await.unwrap());
-        // The connection dies without a word, as after a power cut; then the host is back.
+        let mut held = jump.dial(&to).await.unwrap();
+        // The connection dies without a word, as after a power cut.
         site.net.black_hole(ip("10.0.0.5"));
-        tokio::time::sleep(Duration::from_secs(40)).await;
+        let ended = tokio::time::timeout(SECOND * 30, held.read_u8()).await;
+        assert!(ended.expect("the silence is noticed").is_err());
+        // The host is back, and with it a packet of the old connection would be no help.
         site.net.crash(ip("10.0.0.5"));
         site.net.end_black_hole(ip("10.0.0.5"));
         run(&site.net, &site.sshd).await;
@@ -419,6 +421,10 @@ pub mod openssh {
 
     /// A real sshd on a free loopback port, or `None` with a sentence.
     pub async fn start() -> Option<OpenSsh> {
+        start_with("AllowTcpForwarding yes").await
+    }
+
+    pub async fn start_with(rule: &str) -> Option<OpenSsh> {
         let programs = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"];
         let Some(program) = programs.into_iter().find(|path| Path::new(path).exists()) else {
             return skip("OpenSSH's sshd is not installed");
@@ -427,7 +433,7 @@ pub mod openssh {
         let dir = std::env::temp_dir().join(format!("mainstay-net-sshd-{}-{port}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let sshd = OpenSsh {
-            child: spawn(program, &dir, port),
+            child: spawn(program, &dir, port, rule),
             dir,
             port,
         };
@@ -452,7 +458,7 @@ pub mod openssh {
     }
 
     #[expect(clippy::disallowed_methods, reason = "this test runs the real sshd")]
-    fn spawn(program: &str, dir: &Path, port: u16) -> Child {
+    fn spawn(program: &str, dir: &Path, port: u16, rule: &str) -> Child {
         let entropy = Entropy::from_seed(9);
         write_private(&dir.join("host"), &ed25519_key(&entropy.fork("host")));
         let user = ed25519_key(&entropy.fork("user"));
@@ -460,7 +466,7 @@ pub mod openssh {
         let dir = dir.display();
         let config = format!(
             "Port {port}\nListenAddress 127.0.0.1\nHostKey {dir}/host\nAuthorizedKeysFile {dir}/authorized_keys\nPidFile {dir}/pid\n\
-             StrictModes no\nUsePAM no\nPasswordAuthentication no\nAllowTcpForwarding yes\n"
+             StrictModes no\nUsePAM no\nPasswordAuthentication no\n{rule}\n"
         );
         fs::write(format!("{dir}/config"), config).unwrap();
         let mut command = std::process::Command::new(program);
@@ -515,6 +521,15 @@ async fn openssh_refuses_a_closed_port_and_an_unknown_key() {
         matches!(error.fault(), Fault::LoginRefused { tried } if tried.len() == 1),
         "{error:?}"
     );
+}
+
+#[tokio::test]
+async fn openssh_that_forbids_forwarding_says_so() {
+    let Some(sshd) = openssh::start_with("AllowTcpForwarding no").await else {
+        return;
+    };
+    let error = refusal(&sshd.jump(), "127.0.0.1:1").await;
+    assert!(matches!(error.fault(), Fault::ForwardingProhibited), "{error:?}");
 }
 
 /// An agent holds the key: the stranger's key first, so that both a refused and an accepted signature are seen.
