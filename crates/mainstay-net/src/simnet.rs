@@ -373,8 +373,10 @@ impl State {
         mut at: SocketAddr,
         arrivals: mpsc::UnboundedSender<(SimStream, SocketAddr)>,
     ) -> io::Result<(SocketAddr, u64)> {
-        while at.port() == 0 || (self.listeners.contains_key(&at) && at.port() == self.next_port) {
-            at.set_port(self.next_port());
+        while at.port() == 0 {
+            let port = self.next_port();
+            let free = !self.listeners.contains_key(&SocketAddr::new(at.ip(), port));
+            at.set_port(if free { port } else { 0 });
         }
         if self.listeners.contains_key(&at) {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{at} is taken")));

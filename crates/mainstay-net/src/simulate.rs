@@ -56,6 +56,9 @@ where
     // Libraries use unbiased `select!`; russh's order of events depends on it.
     #[cfg(tokio_unstable)]
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_be_bytes()));
+    // A panic in a simulated server would otherwise look like a broken connection, and the run might even pass.
+    #[cfg(tokio_unstable)]
+    builder.unhandled_panic(tokio::runtime::UnhandledPanic::ShutdownRuntime);
     let runtime = builder.build().map_err(|cause| SimulateError::Start {
         seed,
         why: cause.to_string(),
@@ -99,6 +102,16 @@ mod tests {
     #[should_panic(expected = "run seed 0x2a: three members, one quorum")]
     fn a_panic_carries_the_seed() {
         let _ = simulate(42, HOUR, |_| async { panic!("three members, one quorum") });
+    }
+
+    #[test]
+    #[cfg_attr(not(tokio_unstable), ignore = "needs tokio_unstable")]
+    #[should_panic(expected = "run seed 0x7")]
+    fn a_panic_in_any_task_ends_the_run() {
+        let _ = simulate(7, HOUR, |_| async {
+            tokio::spawn(async { panic!("in a simulated server") });
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        });
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub enum Unsent {
     ClientRefused(AlertDescription),
     #[error("the connection broke before anything was written to it")]
     Broken(#[source] legacy::Error),
-    #[error("no connection was free within {0:?}")]
+    #[error("no connection came about within {0:?}")]
     Deadline(Duration),
 }
 

@@ -5,15 +5,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use russh::keys::ssh_key::LineEnding;
 use russh::keys::{PrivateKey, PublicKey};
 use russh::server::{self, Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey};
 use russh::{Channel, ChannelOpenFailure, MethodKind, MethodSet};
 use tokio::task::JoinSet;
 
+use super::known_hosts::KnownHosts;
 use crate::dial::{BoxIo, Dialer, dial_within};
 use crate::env::Entropy;
 use crate::error::Fault;
 use crate::network::Listener;
+use crate::secret::Secret;
 use crate::target::Target;
 
 /// How long a forwarded dial may take; sshd itself waits as long as its kernel.
@@ -43,6 +46,38 @@ pub fn ed25519_key(entropy: &Entropy) -> PrivateKey {
     entropy.rng().fill_bytes(&mut seed);
     let pair = russh::keys::ssh_key::private::Ed25519Keypair::from_seed(&seed);
     PrivateKey::from(pair)
+}
+
+/// The private key as a file's content, for [`Login::Key`](crate::Login::Key) or `ssh -i`.
+pub fn key_file(key: &PrivateKey) -> Secret<String> {
+    let text = key.to_openssh(LineEnding::LF).map(|text| text.to_string());
+    Secret::new(text.expect("a key that was made here can be written"))
+}
+
+/// The known_hosts line of a server with this host key.
+pub fn known_hosts_line(at: &Target, host_key: &PrivateKey) -> String {
+    KnownHosts::line_for(at, host_key.public_key())
+}
+
+impl User {
+    /// A user with the content of an authorized_keys file. Lines that are not a plain key are passed over.
+    pub fn new(name: &str, authorized_keys: &str) -> Self {
+        let authorized_keys = authorized_keys
+            .lines()
+            .filter_map(|line| PublicKey::from_openssh(line).ok())
+            .collect();
+        Self {
+            name: name.to_owned(),
+            authorized_keys,
+        }
+    }
+
+    pub fn with_key(name: &str, key: &PrivateKey) -> Self {
+        Self {
+            name: name.to_owned(),
+            authorized_keys: vec![key.public_key().clone()],
+        }
+    }
 }
 
 impl Sshd {

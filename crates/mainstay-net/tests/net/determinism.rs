@@ -30,7 +30,7 @@ enum Way {
     ThroughJump,
 }
 
-/// Five machines asked at once over HTTP and gRPC, in rough weather, until each has answered; every outcome with its instant.
+/// Three machines asked at once over HTTP and gRPC, in rough weather, until each has answered; every outcome with its instant.
 async fn story(entropy: Entropy, pki: &Pki, way: Way) -> String {
     let (net, dialer): (SimNet, Arc<dyn Dialer>) = match way {
         Way::Direct => {
@@ -43,14 +43,12 @@ async fn story(entropy: Entropy, pki: &Pki, way: Way) -> String {
         }
     };
     let begun = Instant::now();
-    let server = pki
-        .leaf(&["10.20.0.1", "10.20.0.2", "10.20.0.3", "10.20.0.4", "10.20.0.5"])
-        .server();
+    let server = pki.leaf(&["10.20.0.1", "10.20.0.2", "10.20.0.3"]).server();
     net.set_faults(rough_weather());
     let trust = pki.trust();
     let client = http1_client(&dialer, &trust);
     let mut talks = Vec::new();
-    for n in 1..=5 {
+    for n in 1..=3 {
         let at = start(&net, &format!("10.20.0.{n}:443"), ServeOptions::tls(server.clone())).await;
         let connector = connector(&dialer, &trust);
         let (client, entropy) = (client.clone(), entropy.fork(&format!("machine {n}")));
@@ -102,7 +100,7 @@ async fn machine(
 
 fn digest(seed: u64, pki: &Pki, way: Way) -> String {
     let trace = simulate(seed, HOUR * 2, |entropy| story(entropy, pki, way)).unwrap();
-    assert!(trace.lines().count() == 10, "{trace}");
+    assert!(trace.lines().count() == 6, "{trace}");
     format!("{:x?}", &Sha256::digest(&trace)[..8])
 }
 

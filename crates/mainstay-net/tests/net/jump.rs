@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_net::sshd::{Sshd, User, ed25519_key};
+use mainstay_net::sshd::{Sshd, User, ed25519_key, key_file, known_hosts_line};
 use mainstay_net::{
     DialError, Dialer, Entropy, Fault, Jump, JumpAddress, KnownHosts, Login, Loopback, Network, Operation, Secret, ServeOptions,
     SimNet, Target, Tcp, dial_within, simulate,
 };
-use russh::keys::ssh_key::LineEnding;
 use russh::keys::{PrivateKey, PublicKey};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
@@ -50,7 +49,7 @@ impl Site {
     }
 
     pub fn known_line(&self) -> String {
-        format!("10.0.0.5 {}", openssh_line(self.sshd.host_key.public_key()))
+        known_hosts_line(&Target::new("10.0.0.5", 22), &self.sshd.host_key)
     }
 }
 
@@ -60,10 +59,7 @@ async fn run(network: &dyn Network, sshd: &Sshd) -> JoinHandle<std::io::Error> {
 }
 
 fn sshd(entropy: &Entropy, user_key: &PrivateKey, dialer: Arc<dyn Dialer>) -> Sshd {
-    let users = vec![User {
-        name: "ops".into(),
-        authorized_keys: vec![user_key.public_key().clone()],
-    }];
+    let users = vec![User::with_key("ops", user_key)];
     Sshd {
         host_key: ed25519_key(&entropy.fork("host")),
         users,
@@ -84,7 +80,7 @@ fn jump(via: Arc<dyn Dialer>, address: &str, known_hosts: &str, logins: Vec<Logi
 
 fn login(key: &PrivateKey) -> Login {
     Login::Key {
-        text: Secret::new(key.to_openssh(LineEnding::LF).unwrap().to_string()),
+        text: key_file(key),
         passphrase: None,
     }
 }
@@ -99,7 +95,7 @@ pub async fn loopback_site(entropy: &Entropy) -> (Jump, JoinHandle<std::io::Erro
     let sshd = sshd(entropy, &user_key, Arc::new(Tcp));
     let listener = Loopback.bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let port = listener.address().port();
-    let known = format!("[127.0.0.1]:{port} {}", openssh_line(sshd.host_key.public_key()));
+    let known = known_hosts_line(&listener.address().into(), &sshd.host_key);
     let task = tokio::spawn(sshd.serve(listener));
     (
         jump(
@@ -321,7 +317,7 @@ fn a_jump_host_behind_a_jump_host_is_reached() {
             &site.user_key,
             Arc::new(site.net.from(ip("10.10.0.11"))),
         );
-        let known = format!("10.10.0.11 {}", openssh_line(inner.host_key.public_key()));
+        let known = known_hosts_line(&Target::new("10.10.0.11", 22), &inner.host_key);
         let listener = site.net.bind("10.10.0.11:22".parse().unwrap()).await.unwrap();
         tokio::spawn(inner.serve(listener));
         start(&site.net, "10.20.0.1:80", ServeOptions::plain()).await;
@@ -355,11 +351,13 @@ fn an_encrypted_key_needs_its_passphrase_and_an_rsa_key_works() {
         let mut site = Site::start(&entropy).await;
         site.task.abort();
         tokio::task::yield_now().await;
-        for line in [include_str!("../data/ssh-encrypted.pub"), include_str!("../data/ssh-rsa.pub")] {
-            site.sshd.users[0]
-                .authorized_keys
-                .push(PublicKey::from_openssh(line).unwrap());
-        }
+        let keys = [
+            include_str!("../data/ssh-encrypted.pub"),
+            "# a comment\n",
+            include_str!("../data/ssh-rsa.pub"),
+        ]
+        .concat();
+        site.sshd.users = vec![User::new("ops", &keys)];
         site.task = run(&site.net, &site.sshd).await;
         let check = async |login: Login| site.jump_with(&site.known_line(), vec![login]).check().await;
         assert!(check(encrypted(Some("correct horse"))).await.is_ok());
@@ -379,7 +377,7 @@ async fn a_missing_agent_is_its_own_error() {
     let server = sshd(&entropy, &ed25519_key(&entropy), Arc::new(Tcp));
     let listener = Loopback.bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let port = listener.address().port();
-    let known = format!("[127.0.0.1]:{port} {}", openssh_line(server.host_key.public_key()));
+    let known = known_hosts_line(&listener.address().into(), &server.host_key);
     let task = tokio::spawn(server.serve(listener));
     let agent = Login::Agent {
         socket: "/nonexistent/agent.sock".into(),
@@ -477,7 +475,7 @@ pub mod openssh {
 
     fn write_private(path: &Path, key: &PrivateKey) {
         use std::os::unix::fs::PermissionsExt;
-        fs::write(path, key.to_openssh(LineEnding::LF).unwrap()).unwrap();
+        fs::write(path, key_file(key).expose()).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
@@ -494,8 +492,8 @@ pub mod openssh {
         }
 
         pub fn jump_with(&self, logins: Vec<Login>) -> Jump {
-            let host = openssh_line(ed25519_key(&Entropy::from_seed(9).fork("host")).public_key());
-            let known = format!("[127.0.0.1]:{} {host}", self.port);
+            let at = Target::new("127.0.0.1", self.port);
+            let known = known_hosts_line(&at, &ed25519_key(&Entropy::from_seed(9).fork("host")));
             jump(Arc::new(Tcp), &format!("{}@127.0.0.1:{}", user(), self.port), &known, logins)
         }
     }
@@ -554,7 +552,7 @@ async fn an_agent_signs_for_the_simulated_and_the_real_sshd() {
     let server = sshd(&entropy, &keys[1], Arc::new(Tcp));
     let listener = Loopback.bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let port = listener.address().port();
-    let known = format!("[127.0.0.1]:{port} {}", openssh_line(server.host_key.public_key()));
+    let known = known_hosts_line(&listener.address().into(), &server.host_key);
     let task = tokio::spawn(server.serve(listener));
     jump(Arc::new(Tcp), &format!("ops@127.0.0.1:{port}"), &known, logins())
         .check()
