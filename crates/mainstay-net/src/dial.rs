@@ -21,8 +21,8 @@ pub type Dial<'a> = BoxFuture<'a, Result<BoxIo, DialError>>;
 
 /// Opens byte streams.
 ///
-/// A dial may wait for ever (a black hole is a fact of networks): whoever calls it bounds it, as [`Connector`](crate::Connector) and
-/// [`dial_within`] do.
+/// A dial may wait for ever (a black hole is a fact of networks): whoever calls it bounds it, as
+/// [`Connector`](crate::Connector) and [`dial_within`] do.
 pub trait Dialer: Send + Sync + 'static {
     fn dial<'a>(&'a self, to: &'a Target) -> Dial<'a>;
 }

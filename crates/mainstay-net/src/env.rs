@@ -58,8 +58,8 @@ impl rustls::time_provider::TimeProvider for Wall {
 
 /// A labelled source of randomness.
 ///
-/// What it yields depends only on the seed and the labels it was forked by: a new draw elsewhere shifts nothing. Hence also: the same
-/// labels give the same numbers again, so fork by a label of its own for every purpose.
+/// What it yields depends only on the seed and the labels it was forked by: a new draw elsewhere shifts nothing. Hence also: the
+/// same labels give the same numbers again, so fork by a label of its own for every purpose.
 #[derive(Clone)]
 pub struct Entropy {
     key: [u8; 32],

@@ -264,7 +264,7 @@ impl Fault {
             },
             Self::UnknownName(_) => format!("check the spelling of `{}`, or write its address", target.host),
             Self::WrongPin { seen, .. } => format!(
-                "compare {seen} with what the server's console shows; if its certificate was renewed, `mainstay trust` writes the new one"
+                "compare {seen} with what the server's console shows; if it was renewed, `mainstay trust` writes the new one"
             ),
             Self::Expired { .. } => {
                 "renew the server's certificate (on Proxmox VE: `pvecm updatecerts --force`), or check this machine's clock"
@@ -285,7 +285,7 @@ impl Fault {
             Self::HostKeyChanged {
                 recorded_at_line, line, ..
             } => format!(
-                "somebody may be in between. If the host was reinstalled, replace line {recorded_at_line} of known_hosts by:\n{line}"
+                "somebody may be in between. If the host was reinstalled, replace known_hosts line {recorded_at_line} by:\n{line}"
             ),
             Self::LoginRefused { .. } => {
                 format!(

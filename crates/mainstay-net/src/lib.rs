@@ -4,8 +4,8 @@
 //! |---|---|
 //! | connections out | [`Dialer`]: [`Tcp`], [`Jump`] (SSH), [`Routes`] among them, [`SimNet`] in memory |
 //! | connections in | [`Network`] and [`Listener`]: [`Loopback`] TCP, [`SimNet`]; [`serve`] runs axum and tonic on them |
-//! | whom to believe | [`Trust`]; [`Connector`] dials and shakes hands for hyper, tonic and kube; [`presented_chain`] shows what a server has |
-//! | HTTP | [`http::HttpClient`]: reason phrases, exact lengths, and errors that say whether a request may have been carried out |
+//! | whom to believe | [`Trust`]; [`Connector`] dials and shakes hands for hyper, tonic and kube; [`presented_chain`] |
+//! | HTTP | [`http::HttpClient`]: reason phrases, exact lengths, errors that say whether a request was carried out |
 //! | time, randomness | [`Wall`], [`Entropy`], tokio's clock |
 //! | trying again | [`retry`] |
 //! | a whole run from one number | [`simulate`] |

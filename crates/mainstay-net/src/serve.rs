@@ -93,7 +93,8 @@ pub struct Peer {
     pub certificates: Arc<[CertificateDer<'static>]>,
 }
 
-/// In an answer's extensions: the connection ends without an answer, although the request was carried out. (On HTTP/2 the stream ends.)
+/// In an answer's extensions: the connection ends without an answer, although the request was carried out.
+/// (On HTTP/2 the stream ends.)
 #[derive(Clone, Copy, Debug)]
 pub struct HangUp;
 
@@ -103,8 +104,8 @@ struct HungUp;
 
 /// Serves until the listener fails, which is what it returns.
 ///
-/// Dropping the future drops the listener and every connection at once: a crash of the server. A handler chooses its reason phrase by
-/// [`set_reason`], hangs up after its answer by the header `connection: close`, and without one by [`HangUp`].
+/// Dropping the future drops the listener and every connection at once: a crash of the server. A handler chooses its reason
+/// phrase by [`set_reason`], hangs up after its answer by the header `connection: close`, and without one by [`HangUp`].
 pub async fn serve(mut listener: Box<dyn Listener>, app: Router, options: ServeOptions) -> io::Error {
     let mut connections = JoinSet::new();
     loop {

@@ -1,7 +1,7 @@
 //! A network in memory, on virtual time: the third [`Dialer`], and a [`Network`] for the servers behind it.
 //!
-//! It knows addresses, not machines: a machine is the set of addresses it holds. Everything random is drawn from one [`Entropy`], per
-//! connection and by label, so that one more dial somewhere changes no other connection's fate.
+//! It knows addresses, not machines: a machine is the set of addresses it holds. Everything random is drawn from one
+//! [`Entropy`], per connection and by label, so that one more dial somewhere changes no other connection's fate.
 
 mod fault;
 mod stream;
@@ -217,7 +217,8 @@ impl SimNet {
         });
     }
 
-    /// The machine is gone: its listeners fail, its connections are reset, its addresses are absent until something binds or attaches.
+    /// The machine is gone: its listeners fail, its connections are reset, its addresses are absent until something is bound or
+    /// attached there.
     pub fn crash(&self, whom: impl Into<Group>) {
         let whom = whom.into();
         let mut state = self.lock();

@@ -189,7 +189,7 @@ enum Rule {
     Anybody,
 }
 
-/// Judges the certificate by the rule; handshake signatures are verified whatever the rule, since a certificate alone proves nothing.
+/// Judges the certificate by the rule. Handshake signatures are verified whatever the rule: a certificate alone proves nothing.
 #[derive(Debug)]
 struct Verifier {
     rule: Rule,

@@ -10,7 +10,7 @@ use rand::RngExt;
 /// Chances and ranges for every new connection. Probabilities are from 0 to 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
-    /// One-way delay of everything that travels, drawn once per connection. Whole milliseconds: tokio's timers know nothing finer.
+    /// One-way delay of everything that travels, drawn once per connection. Whole milliseconds: tokio's timers are no finer.
     pub latency: RangeInclusive<Duration>,
     pub refuse: f64,
     pub black_hole: f64,

@@ -463,8 +463,8 @@ pub mod openssh {
         fs::write(dir.join("authorized_keys"), openssh_line(user.public_key())).unwrap();
         let dir = dir.display();
         let config = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {dir}/host\nAuthorizedKeysFile {dir}/authorized_keys\nPidFile {dir}/pid\n\
-             StrictModes no\nUsePAM no\nPasswordAuthentication no\n{rule}\n"
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {dir}/host\nAuthorizedKeysFile {dir}/authorized_keys\n\
+             PidFile {dir}/pid\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n{rule}\n"
         );
         fs::write(format!("{dir}/config"), config).unwrap();
         let mut command = std::process::Command::new(program);
