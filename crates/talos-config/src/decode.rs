@@ -64,11 +64,37 @@ pub enum Problem {
         kind: String,
         type_name: String,
         errors: Vec<(usize, String)>,
+        wording: Wording,
     },
     UnknownKeys {
         keys: Vec<(usize, String)>,
         shown: String,
     },
+}
+
+/// How the YAML library of a Talos version puts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wording {
+    Unmarshal,
+    Construct,
+    ConstructInline,
+}
+
+impl Wording {
+    fn of(contract: Contract) -> Self {
+        match contract.minor {
+            ..13 => Self::Unmarshal,
+            13 => Self::Construct,
+            _ => Self::ConstructInline,
+        }
+    }
+
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Unmarshal => "unmarshal",
+            Self::Construct | Self::ConstructInline => "construct",
+        }
+    }
 }
 
 impl Problem {
@@ -86,11 +112,18 @@ impl fmt::Display for Problem {
             Self::MissingKind => f.write_str("missing kind"),
             Self::MissingApiVersion => f.write_str("missing apiVersion"),
             Self::UnknownKind { kind, api_version } => write!(f, "{kind:?} {api_version:?}: not registered"),
-            Self::Values { kind, type_name, errors } => {
-                write!(f, "error decoding {kind} to *{type_name}: yaml: construct errors:")?;
-                errors
-                    .iter()
-                    .try_for_each(|(line, error)| write!(f, "\n  line {line}: {error}"))
+            Self::Values {
+                kind,
+                type_name,
+                errors,
+                wording,
+            } => {
+                write!(f, "error decoding {kind} to *{type_name}: yaml: {} errors:", wording.verb())?;
+                let lines = errors.iter().map(|(line, error)| format!("line {line}: {error}"));
+                match wording {
+                    Wording::ConstructInline => write!(f, " {}", lines.collect::<Vec<_>>().join("; ")),
+                    Wording::Unmarshal | Wording::Construct => lines.into_iter().try_for_each(|line| write!(f, "\n  {line}")),
+                }
             }
             Self::UnknownKeys { shown, .. } => write!(f, "unknown keys found during decoding:\n{shown}"),
         }
@@ -165,18 +198,26 @@ fn document_type(entries: &Map, schema: Schema) -> Result<&'static str, Problem>
     }
 }
 
-/// Volumes of one name share a partition label, whatever their kind.
+/// Documents of different kinds that would make the same link, volume or address.
 fn check_conflicts(documents: &[Document]) -> Result<(), ConfigError> {
-    const PAIRS: [(&str, &str); 2] = [
-        ("ExistingVolumeConfig", "UserVolumeConfig"),
-        ("ExternalVolumeConfig", "UserVolumeConfig"),
+    const LINKS: [&str; 7] = [
+        "BondConfig",
+        "BridgeConfig",
+        "DummyLinkConfig",
+        "LinkConfig",
+        "VLANConfig",
+        "VRFConfig",
+        "WireguardConfig",
+    ];
+    const GROUPS: [&[&str]; 3] = [
+        &LINKS,
+        &["ExistingVolumeConfig", "UserVolumeConfig"],
+        &["HCloudVIPConfig", "Layer2VIPConfig"],
     ];
     for (index, later) in documents.iter().enumerate() {
         for earlier in &documents[..index] {
-            let pair = (earlier.id.kind.as_str(), later.id.kind.as_str());
-            let conflicting = PAIRS
-                .iter()
-                .any(|(one, other)| pair == (*one, *other) || pair == (*other, *one));
+            let pair = [earlier.id.kind.as_str(), later.id.kind.as_str()];
+            let conflicting = pair[0] != pair[1] && GROUPS.iter().any(|group| pair.iter().all(|kind| group.contains(kind)));
             if conflicting && earlier.id.name == later.id.name {
                 let name = |id: &DocumentId| format!("{}/{}", id.kind, id.name);
                 return Err(ConfigError::Conflict(name(&earlier.id), name(&later.id)));
@@ -201,10 +242,12 @@ impl Decoder {
         let body = decoder.structure(root, type_name).unwrap_or_else(Node::empty_map);
         if !decoder.errors.is_empty() {
             let kind = if is_legacy { String::new() } else { id.kind.clone() };
+            let wording = Wording::of(schema.contract);
             return Err(Problem::Values {
                 kind,
                 type_name: type_name.to_owned(),
                 errors: decoder.errors,
+                wording,
             });
         }
         let mut unknown = Unknown {
@@ -331,8 +374,9 @@ impl Decoder {
             Value::List(_) => "!!seq".to_owned(),
             Value::Scalar(scalar) => format!("{} `{}`", tag(scalar.kind), excerpt(&scalar.text)),
         };
+        let verb = Wording::of(self.schema.contract).verb();
         self.errors
-            .push((node.line, format!("cannot construct {found} into {}", kind.go_name())));
+            .push((node.line, format!("cannot {} {found} into {}", verb, kind.go_name())));
         None
     }
 }

@@ -4,6 +4,7 @@
 //! arguments give the same bytes.
 
 pub mod access;
+mod cel;
 pub mod config;
 mod decode;
 pub mod generate;
@@ -15,6 +16,7 @@ mod schema;
 pub mod schematic;
 mod secret_paths;
 pub mod secrets;
+pub mod validate;
 pub mod versions;
 mod yaml;
 

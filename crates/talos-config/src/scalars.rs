@@ -26,10 +26,11 @@ pub fn decode(scalar: &Scalar, kind: &Type, schema: Schema) -> Result<Scalar, Op
         Type::Prefix if !text.is_empty() => prefix(text).map(|()| Scalar::text(text)).map_err(Some),
         Type::Address if !text.is_empty() => address(text).map(|found| Scalar::text(found.to_string())).map_err(Some),
         Type::AddressPort if !text.is_empty() => address_port(text).map(|()| Scalar::text(text)).map_err(Some),
+        Type::Url => url(text).map(|()| Scalar::text(text)).map_err(Some),
         Type::Mac => mac(text).map(Scalar::text).map_err(Some),
         Type::Base64 => base64_text(text).map_err(Some),
         Type::ByteSize => byte_size(text).map(|()| Scalar::text(text)).map_err(Some),
-        Type::DiskType => disk_type(text).map(Scalar::text).map_err(Some),
+        Type::DiskClass => disk_class(text).map(Scalar::text).map_err(Some),
         Type::PortRange => port_range(text)
             .map(|()| Scalar {
                 text: text.to_owned(),
@@ -146,7 +147,7 @@ fn format_duration(nanoseconds: i128) -> String {
     if total < second {
         let (divisor, unit) = match total {
             ..1_000 => (1, "ns"),
-            ..1_000_000 => (1_000, "µs"),
+            1_000..1_000_000 => (1_000, "µs"),
             _ => (1_000_000, "ms"),
         };
         return format!("{sign}{}{unit}", with_fraction(total / divisor, total % divisor, divisor));
@@ -236,6 +237,19 @@ fn address_port(text: &str) -> Result<(), String> {
         .map_err(|_| "not an ip:port".to_owned())
 }
 
+/// An address and port without a scheme is no URL to Go.
+fn url(text: &str) -> Result<(), String> {
+    let starts_with_letter = text.starts_with(|first: char| first.is_ascii_alphabetic());
+    let segment = text.split('/').next().unwrap_or_default();
+    if text.starts_with(':') {
+        Err(format!("parse {text:?}: missing protocol scheme"))
+    } else if !starts_with_letter && segment.contains(':') {
+        Err(format!("parse {text:?}: first path segment in URL cannot contain colon"))
+    } else {
+        Ok(())
+    }
+}
+
 fn mac(text: &str) -> Result<String, String> {
     let groups: Vec<&str> = text.split([':', '-']).collect();
     let fits = groups
@@ -277,7 +291,7 @@ fn byte_size(text: &str) -> Result<(), String> {
     }
 }
 
-fn disk_type(text: &str) -> Result<String, String> {
+fn disk_class(text: &str) -> Result<String, String> {
     match text.to_lowercase().as_str() {
         known @ ("ssd" | "hdd" | "nvme" | "sd") => Ok(known.to_owned()),
         _ => Err(format!("unknown install disk type {text:?}")),

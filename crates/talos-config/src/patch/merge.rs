@@ -102,7 +102,7 @@ impl Merge {
         for (index, value) in patch.iter().enumerate() {
             match (merge, matching(items, value, merge)) {
                 (ListMerge::ByKey(_), Some(existing)) => {
-                    self.value(existing, value, item.inner(), &format!("{path}[{index}]"))?
+                    self.value(existing, value, item.inner(), &format!("{path}[{index}]"))?;
                 }
                 (ListMerge::ReplaceByKey(_), Some(existing)) => *existing = value.clone(),
                 (_, _) => items.push(value.clone()),

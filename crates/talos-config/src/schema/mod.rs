@@ -27,7 +27,7 @@ pub enum Type {
     Base64,
     DiskSize,
     DiskSizeMatch,
-    DiskType,
+    DiskClass,
     FileMode,
     PortRange,
     /// A text or a list of texts.
@@ -237,7 +237,7 @@ impl Type {
             "base64" => Self::Base64,
             "disksize" => Self::DiskSize,
             "disksizematch" => Self::DiskSizeMatch,
-            "disktype" => Self::DiskType,
+            "disktype" => Self::DiskClass,
             "filemode" => Self::FileMode,
             "portrange" => Self::PortRange,
             "arg" => Self::Argument,
