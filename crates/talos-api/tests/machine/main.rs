@@ -1,0 +1,9 @@
+//! The client against small machines in memory, and against what a real cluster was recorded to say.
+
+mod calls;
+mod factory;
+mod identity;
+mod recorded;
+mod state;
+mod why;
+mod world;
