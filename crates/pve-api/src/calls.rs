@@ -7,3 +7,6 @@ pub mod pool;
 pub mod qemu;
 pub mod storage;
 pub mod task;
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use http::Uri;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::uri::{Authority, Scheme};
 use mainstay_net::http::{Answer, Body, HttpClient, HttpOptions};
 use mainstay_net::{Connector, Entropy, Env, Target, Trust, TrustError};
 
@@ -19,7 +21,7 @@ pub use progress::Progress;
 pub use upload::Upload;
 pub use watch::TaskDone;
 
-use crate::error::{Class, Error};
+use crate::error::Error;
 use crate::request::{Call, Request};
 use crate::value::{Host, Upid};
 use limit::Limits;
@@ -87,7 +89,8 @@ struct Inner {
 /// An endpoint with its connections.
 struct Door {
     target: Target,
-    scheme: &'static str,
+    scheme: Scheme,
+    authority: Authority,
     host: Option<Host>,
     http: HttpClient,
 }
@@ -156,20 +159,16 @@ impl Client {
     }
 
     async fn try_doors(&self, request: &Request, headers: &HeaderMap, repeatable: bool) -> Result<Answer, Error> {
-        let mut order = self.doors_for(request.host()).into_iter();
-        loop {
-            let Some(n) = order.next() else {
-                unreachable!("the last door returns")
-            };
-            match self.knock(&self.0.doors[n], request, headers).await {
-                Ok(answer) => {
-                    self.0.open_door.store(n, Ordering::Relaxed);
-                    return Ok(answer);
-                }
-                Err(error) if order.len() > 0 && is_worth_repeating(&error, repeatable) => {}
-                Err(error) => return Err(error),
+        let mut order = self.doors_for(request.host());
+        let last = order.pop().expect("a client has an endpoint");
+        for n in order {
+            match self.knock(n, request, headers).await {
+                Err(Error::NotSent { .. }) => {}
+                Err(Error::Unknown { .. }) if repeatable => {}
+                outcome => return outcome,
             }
         }
+        self.knock(last, request, headers).await
     }
 
     /// The host's own door first, then the one that answered last, then the others in turn.
@@ -181,21 +180,17 @@ impl Client {
     }
 
     /// One request to one door. A gateway's failure to reach the host behind it counts as a failure of this door.
-    async fn knock(&self, door: &Door, request: &Request, headers: &HeaderMap) -> Result<Answer, Error> {
-        let mut sent = http::Request::builder()
-            .method(request.method())
-            .uri(door.uri(&request.target()));
-        sent.headers_mut()
-            .expect("a method and a URI make a request")
-            .clone_from(headers);
-        let body = match request.form() {
-            Some(form) if !form.is_empty() => {
-                sent = sent.header(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
-                Body::from(form)
-            }
-            _ => Body::empty(),
-        };
-        let sent = sent.body(body).expect("an encoded path is a URI");
+    async fn knock(&self, n: usize, request: &Request, headers: &HeaderMap) -> Result<Answer, Error> {
+        let door = &self.0.doors[n];
+        let mut sent = http::Request::new(Body::empty());
+        *sent.method_mut() = request.method();
+        *sent.uri_mut() = door.uri(&request.target());
+        sent.headers_mut().clone_from(headers);
+        if let Some(form) = request.form().filter(|form| !form.is_empty()) {
+            sent.headers_mut()
+                .insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+            *sent.body_mut() = Body::from(form);
+        }
         tracing::trace!(call = %request.name(), to = %door.target, "send");
         let answer = door
             .http
@@ -204,7 +199,10 @@ impl Client {
             .map_err(|error| Error::from_http(request, error))?;
         match answer.status.as_u16() {
             status @ 595..=599 => Err(Error::from_answer(request, status, &answer.reason, &answer.body)),
-            _ => Ok(answer),
+            _ => {
+                self.0.open_door.store(n, Ordering::Relaxed);
+                Ok(answer)
+            }
         }
     }
 }
@@ -214,7 +212,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 fn is_worth_repeating(error: &Error, repeatable: bool) -> bool {
     match error {
-        // A wrong certificate does not become right; another door may have another.
+        // A wrong certificate does not become right.
         Error::NotSent { source, .. } => source.dial().is_none_or(mainstay_net::DialError::is_transient),
         Error::Unknown { .. } => repeatable,
         _ => false,
@@ -224,7 +222,12 @@ fn is_worth_repeating(error: &Error, repeatable: bool) -> bool {
 impl Door {
     fn new(env: &Env, endpoint: Endpoint, options: &ClientOptions) -> Result<Self, TrustError> {
         let Endpoint { target, trust, host } = endpoint;
-        let scheme = if matches!(trust, Trust::Plain) { "http" } else { "https" };
+        let authority = Authority::try_from(target.to_string()).map_err(|_| TrustError::ServerName(target.host.clone()))?;
+        let scheme = if matches!(trust, Trust::Plain) {
+            Scheme::HTTP
+        } else {
+            Scheme::HTTPS
+        };
         let connector = Connector::new(Arc::clone(&env.dialer), &trust, env.wall, options.dial_timeout)?;
         let http = HttpClient::new(
             connector,
@@ -236,13 +239,18 @@ impl Door {
         Ok(Self {
             target,
             scheme,
+            authority,
             host,
             http,
         })
     }
 
-    fn uri(&self, path_and_query: &str) -> String {
-        format!("{}://{}{path_and_query}", self.scheme, self.target)
+    fn uri(&self, path_and_query: &str) -> Uri {
+        let uri = Uri::builder()
+            .scheme(self.scheme.clone())
+            .authority(self.authority.clone())
+            .path_and_query(path_and_query);
+        uri.build().expect("an encoded path makes a URI")
     }
 }
 
@@ -251,9 +259,4 @@ impl std::fmt::Debug for Client {
         let targets: Vec<String> = self.0.doors.iter().map(|door| door.target.to_string()).collect();
         f.debug_tuple("Client").field(&targets).finish()
     }
-}
-
-/// Whether a task's state cannot be told because its host, or everything, is out of reach for the moment.
-fn is_out_of_reach(error: &Error) -> bool {
-    matches!(error, Error::NotSent { .. } | Error::Unknown { .. }) || error.class() == Some(&Class::Busy)
 }

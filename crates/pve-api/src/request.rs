@@ -106,7 +106,7 @@ impl Request {
         for segment in template.split('/').skip(1) {
             path.push('/');
             if segment.starts_with('{') {
-                let value = values.next().map(ToString::to_string).unwrap_or_default();
+                let value = values.next().expect("a value for each segment").to_string();
                 path.push_str(&encode::component(&value));
                 if segment == "{node}" {
                     host = value.parse().ok();
@@ -198,6 +198,25 @@ impl Request {
             method: self.verb.name(),
             path: self.path.clone(),
         }
+    }
+
+    /// The value of a parameter, in the path or not. A user's realm counts as one.
+    pub(crate) fn value_of(&self, name: &str) -> Option<String> {
+        let in_path = self.template.split('/').zip(self.path.split('/')).find_map(|(known, value)| {
+            let known = known.strip_prefix('{')?.strip_suffix('}')?;
+            (known == name).then(|| encode::decode_component(value))
+        });
+        let given = || {
+            self.params
+                .iter()
+                .find(|(known, _)| known == name)
+                .map(|(_, param)| param.text().to_owned())
+        };
+        let realm = || Some(self.value_of("userid")?.rsplit_once('@')?.1.to_owned());
+        in_path
+            .flatten()
+            .or_else(given)
+            .or_else(|| if name == "realm" { realm() } else { None })
     }
 
     pub fn param_names(&self) -> impl Iterator<Item = &str> {

@@ -245,7 +245,7 @@ pub struct HaStatus {
 pub fn delete(host: &Host, vmid: Vmid, options: DeleteOptions) -> Call<Option<Upid>> {
     let request = Request::delete("/nodes/{node}/qemu/{vmid}", &[host, &vmid])
         .with_flag("purge", options.purge)
-        .with_flag("destroy-unreferenced-disks", options.unreferenced_disks);
+        .with_flag("destroy-unreferenced-disks", options.destroy_unreferenced_disks);
     Call::new(request)
 }
 
@@ -254,7 +254,7 @@ pub struct DeleteOptions {
     /// Also from backup jobs, replication and HA.
     pub purge: bool,
     /// Every volume that carries this VM id in its name, on all storages, whoever put it there.
-    pub unreferenced_disks: bool,
+    pub destroy_unreferenced_disks: bool,
 }
 
 /// The guest's interfaces, as its agent tells them.

@@ -1,6 +1,5 @@
 //! Who we are to PVE.
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ const CSRF: HeaderName = HeaderName::from_static("csrfpreventiontoken");
 #[derive(Clone, Debug)]
 pub enum Login {
     Token {
-        id: TokenId,
+        id: String,
         secret: Secret<String>,
     },
     Password {
@@ -36,21 +35,11 @@ pub enum Login {
     },
 }
 
-/// `user@realm!token`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenId(String);
-
-impl fmt::Display for TokenId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl Login {
     /// Whose rights count: `user@realm!token` or `user@realm`.
     pub fn principal(&self) -> &str {
         match self {
-            Self::Token { id, .. } => &id.0,
+            Self::Token { id, .. } => id,
             Self::Password { user, .. } => user,
         }
     }
@@ -72,7 +61,7 @@ impl FromStr for Login {
             return Err(error());
         }
         Ok(Self::Token {
-            id: TokenId(id.to_owned()),
+            id: id.to_owned(),
             secret: secret.into(),
         })
     }

@@ -11,7 +11,7 @@ use rand::Rng as _;
 
 use super::Client;
 use crate::calls::storage::Checksum;
-use crate::calls::{cluster, storage};
+use crate::calls::{host, storage};
 use crate::error::Error;
 use crate::value::{Content, Host, StorageId, Upid};
 
@@ -37,25 +37,20 @@ impl Client {
         upload: &Upload,
         file: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
     ) -> Result<Upid, Error> {
-        // Finds a door that is open, and renews a ticket, before the stream is spent.
-        self.call(cluster::version()).await?;
+        // Finds the door that is open for this host, and renews a ticket, before the stream is spent.
+        self.call(host::version(&upload.host)).await?;
+        let door = &self.0.doors[self.0.open_door.load(Ordering::Relaxed)];
         let call = storage::upload(&upload.host, &upload.storage);
         let _turn = self.0.limits.turn(Some(&upload.host)).await;
-        let headers = self.0.session.headers(self).await?.headers;
-        let door = &self.0.doors[self.doors_for(Some(&upload.host))[0]];
         let boundary = self.boundary();
-        let mut request = http::Request::post(door.uri(&call.request.target()));
+        let kind = format!("multipart/form-data; boundary={boundary}");
+        let mut request = http::Request::new(multipart(upload, &boundary, file));
+        *request.method_mut() = call.request.method();
+        *request.uri_mut() = door.uri(&call.request.target());
+        *request.headers_mut() = self.0.session.headers(self).await?.headers;
         request
             .headers_mut()
-            .expect("a method and a URI make a request")
-            .clone_from(&headers);
-        let request = request
-            .header(
-                CONTENT_TYPE,
-                HeaderValue::try_from(format!("multipart/form-data; boundary={boundary}")).expect("plain text"),
-            )
-            .body(multipart(upload, &boundary, file))
-            .expect("an encoded path is a URI");
+            .insert(CONTENT_TYPE, HeaderValue::try_from(kind).expect("hex digits make a header"));
         let deadline = self.0.options.deadline + self.time_for(upload.length);
         let answer = door
             .http

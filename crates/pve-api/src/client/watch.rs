@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::{Client, is_out_of_reach};
+use super::Client;
 use crate::calls::task::{self, TaskEnd};
 use crate::error::{Class, Error, TaskFailure, Unknown};
 use crate::value::{Host, Upid};
@@ -19,8 +19,8 @@ const RARELY: Duration = Duration::from_secs(2);
 /// A task is looked at again when it is a quarter older.
 const AGEING: u32 = 4;
 
-/// Polls of a host that may come at once, before they are held to one per second.
-const BURST: f64 = 6.0;
+/// Polls of a host that may come at once, before they are held to one per second. Enough for a few short tasks one after another.
+const BURST: f64 = 10.0;
 
 /// A fresh task may be unknown for a moment to another host than its own.
 const FRESH: Duration = Duration::from_secs(10);
@@ -44,6 +44,8 @@ pub(super) struct Watch(Mutex<Waiting>);
 struct Waiting {
     next: u64,
     hosts: BTreeMap<Host, HostWatch>,
+    /// Kept between pollers: many short tasks must not add up to many polls.
+    budgets: BTreeMap<Host, Budget>,
 }
 
 /// The tasks of a host. There is an entry exactly as long as its poller runs.
@@ -147,6 +149,7 @@ impl Client {
             polled.changed.notify_one();
         } else {
             let changed = Arc::new(Notify::new());
+            let budget = waiting.budgets.get(&host).copied().unwrap_or_else(Budget::new);
             let tasks = BTreeMap::from([(id, watched)]);
             waiting.hosts.insert(
                 host.clone(),
@@ -155,7 +158,7 @@ impl Client {
                     changed: Arc::clone(&changed),
                 },
             );
-            tokio::spawn(Poller::new(self.clone(), host.clone(), changed).run());
+            tokio::spawn(Poller::new(self.clone(), host.clone(), changed, budget).run());
         }
         (
             Waiter {
@@ -213,12 +216,12 @@ struct Poller {
 }
 
 impl Poller {
-    fn new(client: Client, host: Host, changed: Arc<Notify>) -> Self {
+    fn new(client: Client, host: Host, changed: Arc<Notify>, budget: Budget) -> Self {
         Self {
             client,
             host,
             changed,
-            budget: Budget::new(),
+            budget,
             silent: None,
         }
     }
@@ -242,6 +245,7 @@ impl Poller {
             .and_then(|host| host.tasks.values().map(Watched::due).min());
         if due.is_none() {
             waiting.hosts.remove(&self.host);
+            waiting.budgets.insert(self.host.clone(), self.budget);
         }
         due
     }
@@ -351,7 +355,13 @@ impl Poller {
     }
 }
 
+/// Whether a task's state cannot be told because its host, or everything, is out of reach for the moment.
+fn is_out_of_reach(error: &Error) -> bool {
+    matches!(error, Error::NotSent { .. } | Error::Unknown { .. }) || error.class() == Some(&Class::Busy)
+}
+
 /// Holds the polls of a host to one per second, a few at the start apart.
+#[derive(Clone, Copy)]
 struct Budget {
     tokens: f64,
     at: Instant,

@@ -43,7 +43,7 @@ pub enum Class {
     /// The cluster has no majority: nothing can be written.
     NoQuorum,
     StorageFull,
-    /// The storage is disabled, not on that host, or not for that content.
+    /// The storage is not there, disabled, not on that host, or not for that content.
     StorageUnavailable,
     /// The host named in the path is none of the cluster's.
     UnknownHost,
@@ -87,7 +87,8 @@ impl Class {
         }
     }
 
-    pub(crate) fn of_task(exitstatus: &str) -> Self {
+    /// Of a task's exit status.
+    pub fn of_task(exitstatus: &str) -> Self {
         by_text(exitstatus)
     }
 }
@@ -96,7 +97,8 @@ impl Class {
 fn by_field(text: &str) -> Option<Class> {
     let text = text.trim_end();
     match text {
-        "no such task" | "No such storage." => Some(Class::Missing),
+        "no such task" => Some(Class::Missing),
+        "No such storage." => Some(Class::StorageUnavailable),
         "Only root may use this option." => Some(Class::RootOnly),
         _ if text.starts_with("VM ") && text.ends_with(" already exists") => Some(Class::Exists),
         _ if text.contains("does not support vm images") => Some(Class::StorageUnavailable),
@@ -120,7 +122,8 @@ const TEXTS: &[(&[&str], Class)] = &[
     (&["received interrupt"], Class::Interrupted),
     (&["interrupted by signal"], Class::Interrupted),
     (&["unexpected status"], Class::Interrupted),
-    (&["migration aborted"], Class::Interrupted),
+    // What the guest says is not about PVE.
+    (&["Agent error: "], Class::Other),
     // Permission errors inside a worker carry their status in front.
     (&["403 Permission check failed"], Class::Denied),
     (&["Permission check failed"], Class::Denied),
@@ -149,7 +152,7 @@ const TEXTS: &[(&[&str], Class)] = &[
     (&["used in HA resources"], Class::InUse),
     (&["is already a pool member"], Class::InUse),
     (&["belongs already to pool"], Class::InUse),
-    (&["is not empty"], Class::InUse),
+    (&["pool '", "' is not empty"], Class::InUse),
     (&["already exists"], Class::Exists),
     (&["already defined"], Class::Exists),
     (&["already used"], Class::Exists),
@@ -166,11 +169,11 @@ const TEXTS: &[(&[&str], Class)] = &[
     (&["if VM is running"], Class::Running),
     (&["can't migrate running VM"], Class::Running),
     (&["VM ", " not running"], Class::NotRunning),
-    (&["VM is paused"], Class::NotRunning),
     (&["if it's a template"], Class::IsTemplate),
     (&["can't convert a template to a template"], Class::IsTemplate),
-    (&["' is disabled"], Class::StorageUnavailable),
+    (&["storage '", "' is disabled"], Class::StorageUnavailable),
     (&["is not available on node"], Class::StorageUnavailable),
+    (&["storage '", "' does not exist"], Class::StorageUnavailable),
     (&["does not support '", "' content"], Class::StorageUnavailable),
     (&["is not configured for content-type"], Class::StorageUnavailable),
     (&["can't clone to non-shared storage"], Class::StorageUnavailable),
@@ -274,6 +277,43 @@ mod tests {
             Class::of_task("clone failed: VM is locked (odd)"),
             Class::Locked(Lock::Other("odd".to_owned()))
         );
+    }
+
+    #[test]
+    fn texts_that_were_only_read_in_the_source_have_their_class() {
+        for (text, class) in [
+            ("got no worker upid - start worker failed", Class::Busy),
+            ("starting worker failed: unable to fork", Class::Busy),
+            (
+                "clone failed: 'storage-ceph'-locked command timed out - aborting",
+                Class::LockTimeout,
+            ),
+            (
+                "detected modified configuration - file changed by other user? Try again.",
+                Class::Changed,
+            ),
+            (
+                "unable to find configuration file for VM 8000 on node 'pve02'",
+                Class::Missing,
+            ),
+            ("start failed: no such logical volume pve/vm-100-disk-0", Class::Missing),
+            (
+                "can't clone VM to node 'pve2' (VM uses local storage)",
+                Class::StorageUnavailable,
+            ),
+            (
+                "storage 'local' is not configured for content-type 'import'",
+                Class::StorageUnavailable,
+            ),
+            (
+                "update pools failed: VM 212 belongs already to pool 'a' and 'allow-move' is not set",
+                Class::InUse,
+            ),
+            ("delete pool failed: pool 'a' is not empty", Class::InUse),
+            ("unexpected status", Class::Interrupted),
+        ] {
+            assert_eq!(Class::of_task(text), class, "{text}");
+        }
     }
 
     #[test]

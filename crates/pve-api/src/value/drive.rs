@@ -242,6 +242,12 @@ deserialize_from_text!(Drive, Slot);
 impl Source {
     /// The part before the first comma.
     fn first(&self) -> String {
+        let file = self.file();
+        // Unnamed, it would be taken for a key and its value.
+        if file.contains('=') { format!("file={file}") } else { file }
+    }
+
+    fn file(&self) -> String {
         match self {
             Self::Volume(volume) => volume.to_string(),
             Self::Allocate { storage, gib } => format!("{storage}:{gib}"),
