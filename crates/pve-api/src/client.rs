@@ -115,6 +115,11 @@ impl Client {
         })))
     }
 
+    /// Whose rights count: `user@realm!token` or `user@realm`.
+    pub fn principal(&self) -> &str {
+        self.0.session.principal()
+    }
+
     /// Sends a call and reads its answer.
     ///
     /// A read is tried again when its answer is lost. Anything else is tried again only when it was certainly not sent.

@@ -92,6 +92,10 @@ impl Session {
         }
     }
 
+    pub(super) fn principal(&self) -> &str {
+        self.login.principal()
+    }
+
     pub(super) async fn headers(&self, client: &Client) -> Result<Authorised, Error> {
         match &self.login {
             Login::Token { id, secret } => {
