@@ -12,6 +12,8 @@ use crate::value::Lock;
 pub enum Class {
     /// Parameters PVE does not take: our mistake, or another version's rules.
     Invalid,
+    /// The change is written, but the running guest does not take it: it is pending until a stop and start.
+    Hotplug,
     /// Token or ticket not accepted. Trying again costs three seconds each time and changes nothing.
     Unauthenticated,
     /// A privilege is missing.
@@ -97,10 +99,12 @@ impl Class {
 fn by_field(text: &str) -> Option<Class> {
     let text = text.trim_end();
     match text {
-        "no such task" => Some(Class::Missing),
+        "no such task" | "interface does not exist" => Some(Class::Missing),
+        "Token already exists." => Some(Class::Exists),
         "No such storage." => Some(Class::StorageUnavailable),
         "Only root may use this option." => Some(Class::RootOnly),
         _ if text.starts_with("VM ") && text.ends_with(" already exists") => Some(Class::Exists),
+        _ if text.starts_with("hotplug problem - ") => Some(Class::Hotplug),
         _ if text.contains("does not support vm images") => Some(Class::StorageUnavailable),
         _ => None,
     }
