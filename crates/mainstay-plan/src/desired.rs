@@ -22,8 +22,15 @@ pub struct Desired {
     /// `protect: true` in the file.
     pub protect: bool,
     /// Which machine the file puts on which VMID. Kept for `down` too: a machine that lost its marks is looked for there.
-    pub vmids: BTreeMap<u32, String>,
+    pub vmids: BTreeMap<u32, Claimant>,
     pub goal: Goal,
+}
+
+/// The machine that a VMID is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimant {
+    pub machine: String,
+    pub role: Role,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -113,11 +120,16 @@ impl Desired {
 
     /// Nothing of the cluster of the file.
     pub fn nothing(spec: &Spec, cluster_id: Option<Uuid>, images: Vec<String>) -> Self {
-        let vmids = spec
-            .machines
-            .iter()
-            .map(|machine| (machine.vmid, machine.name.to_string()))
-            .collect();
+        let claimant = |machine: &Machine| {
+            (
+                machine.vmid,
+                Claimant {
+                    machine: machine.name.to_string(),
+                    role: machine.role,
+                },
+            )
+        };
+        let vmids = spec.machines.iter().map(claimant).collect();
         Self {
             vmids,
             protect: spec.protect,
@@ -160,8 +172,8 @@ impl Desired {
             machine: wanted.name().to_owned(),
             role: wanted.machine.role,
             vmid,
-            shape: wish.digest(wanted),
-            versions: wish.versions.clone(),
+            shape: Some(wish.digest(wanted)),
+            versions: Some(wish.versions.clone()),
             bootstrap: false,
             lease: None,
         }
@@ -182,7 +194,8 @@ impl Wish {
         Ipv4Net::new(wanted.address(), self.network.cidr.prefix_len()).unwrap_or(self.network.cidr)
     }
 
-    pub(crate) fn digest(&self, wanted: &Wanted) -> ShapeDigest {
+    /// What a mark says about the shape once it is applied.
+    pub fn digest(&self, wanted: &Wanted) -> ShapeDigest {
         shape::digest(self, wanted)
     }
 }
@@ -211,7 +224,12 @@ pub fn running(observed: &Observed, cluster_id: Uuid) -> Option<Versions> {
         .values()
         .filter_map(|vm| Mark::parse(&vm.config.yes()?.description))
         .collect();
-    let ours = || marks.iter().filter(|mark| mark.cluster_id == cluster_id);
+    let ours = || {
+        marks
+            .iter()
+            .filter(|mark| mark.cluster_id == cluster_id)
+            .filter_map(|mark| mark.versions.as_ref())
+    };
     let nodes = || {
         observed
             .talos
@@ -221,9 +239,9 @@ pub fn running(observed: &Observed, cluster_id: Uuid) -> Option<Versions> {
     let talos = nodes()
         .map(|node| &node.version)
         .min()
-        .or_else(|| ours().map(|mark| &mark.versions.talos).min())?;
+        .or_else(|| ours().map(|versions| &versions.talos).min())?;
     let kubernetes = nodes().filter_map(|node| node.kubernetes.as_ref()).min();
-    let kubernetes = kubernetes.or_else(|| ours().map(|mark| &mark.versions.kubernetes).min())?;
+    let kubernetes = kubernetes.or_else(|| ours().map(|versions| &versions.kubernetes).min())?;
     Some(Versions {
         talos: talos.clone(),
         kubernetes: kubernetes.clone(),

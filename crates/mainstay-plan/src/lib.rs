@@ -2,21 +2,36 @@
 //!
 //! [`plan`] is a pure function: everything is decided here (host, storages, disks, order, gates), and whoever executes chooses nothing.
 
+mod cluster;
+mod config;
 mod desired;
+mod gate;
+mod image;
+mod lint;
+mod machine;
 mod mark;
 mod observed;
+mod place;
 mod plan;
+mod refuse;
+mod remove;
+mod render;
 mod shape;
 mod step;
+mod survey;
+mod talos;
 
-pub use desired::{Desired, Facts, Goal, Image, Wanted, Wish, resolve, running};
+pub use desired::{Claimant, Desired, Facts, Goal, Image, Wanted, Wish, resolve, running};
+pub use lint::{Broken, lint};
 pub use mark::{Lease, Mark, Ownership, Proof, ShapeDigest, TAG, Versions, ownership, with_lease};
 pub use observed::{
     Answer, Config, EtcdState, Host, ImageFile, Kubernetes, Leftover, Member, Memory, Node, Observed, Power, Running, Seen,
     Storage, StorageAt, StorageKind, Talos, Task, Token, Vm, VmConfig, VmDisk, VmNic,
 };
-pub use plan::{Drift, Held, Plan, Refusal, RefusalKind, Unchanged};
+pub use plan::{Drift, Held, Plan, Refusal, RefusalKind, Unchanged, plan};
+pub use render::{Page, Row, Summary, about};
+pub use shape::SYSTEM_SERIAL;
 pub use step::{
-    Action, Claim, EtcdMember, Fill, ImageSource, Impact, LeaveBy, NewDisk, Nic, NodeState, Peer, Remark, Seed, Setting, Step,
-    StepId, Subject, VmRef,
+    Action, Apply, Claim, EtcdMember, Fill, ImageSource, Impact, LeaveBy, NewDisk, Nic, NodeState, Peer, Remark, Seed, Setting,
+    Step, StepId, Subject, VmRef,
 };

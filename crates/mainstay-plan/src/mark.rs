@@ -29,9 +29,10 @@ pub struct Mark {
     pub role: Role,
     /// The VMID that was claimed. A restored backup keeps block and UUID but not this.
     pub vmid: u32,
-    pub shape: ShapeDigest,
+    /// `None` on a mark that was put back without knowing.
+    pub shape: Option<ShapeDigest>,
     /// What the machine was last configured for, so that versions are known while it is silent.
-    pub versions: Versions,
+    pub versions: Option<Versions>,
     /// A bootstrap was about to be sent here. Never taken back.
     pub bootstrap: bool,
     pub lease: Option<Lease>,
@@ -137,12 +138,12 @@ impl fmt::Display for Mark {
         writeln!(f, "\n{FENCE_BEGIN}\nformat {FORMAT}")?;
         writeln!(f, "cluster {} {}", self.cluster, self.cluster_id)?;
         writeln!(f, "machine {} {} {}", self.machine, self.role, self.vmid)?;
-        writeln!(f, "shape {}", self.shape)?;
-        writeln!(
-            f,
-            "runs talos {} kubernetes {}",
-            self.versions.talos, self.versions.kubernetes
-        )?;
+        if let Some(shape) = &self.shape {
+            writeln!(f, "shape {shape}")?;
+        }
+        if let Some(versions) = &self.versions {
+            writeln!(f, "runs talos {} kubernetes {}", versions.talos, versions.kubernetes)?;
+        }
         if self.bootstrap {
             writeln!(f, "bootstrap here")?;
         }
@@ -244,8 +245,8 @@ impl Fields {
             machine,
             role,
             vmid,
-            shape: self.shape?,
-            versions: self.versions?,
+            shape: self.shape,
+            versions: self.versions,
             bootstrap: self.bootstrap,
             lease: self.lease,
         })

@@ -222,7 +222,7 @@ pub struct VmConfig {
     pub protection: bool,
     /// By slot: `scsi0`, `efidisk0`; the cloud-init drive is not here.
     pub disks: BTreeMap<String, VmDisk>,
-    /// The slot of the cloud-init drive.
+    /// The volume of the cloud-init drive.
     pub seed: Option<String>,
     pub nic: Option<VmNic>,
     pub address: Option<Ipv4Net>,

@@ -6,8 +6,35 @@ use std::time::Duration;
 use mainstay_spec::Span;
 use uuid::Uuid;
 
+use crate::cluster;
+use crate::desired::{Desired, Goal};
 use crate::mark::Versions;
+use crate::observed::{Observed, Seen};
+use crate::refuse;
+use crate::remove;
 use crate::step::{Action, Impact, Step, StepId, Subject};
+use crate::survey::Survey;
+
+/// What must be done so that `observed` becomes `desired`. Nothing, when it is so already.
+pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
+    let mut draft = Draft::new(desired);
+    refuse::blindly(desired, observed, &mut draft);
+    let Seen::Yes(vms) = &observed.vms else {
+        return draft.finish();
+    };
+    if !draft.plan.refusals.is_empty() {
+        return draft.finish();
+    }
+    let survey = Survey::new(desired, observed, vms);
+    refuse::down(&survey, &mut draft);
+    match &desired.goal {
+        Goal::Cluster(wish) => cluster::plan(&survey, wish, draft).finish(),
+        Goal::Nothing { images } => {
+            remove::everything(&survey, images, &mut draft);
+            draft.finish()
+        }
+    }
+}
 
 /// What to do about one cluster.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -120,6 +147,18 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
+    fn new(desired: &Desired) -> Self {
+        let versions = desired.wish().map(|wish| wish.versions.clone());
+        Self {
+            plan: Plan {
+                cluster: desired.cluster.clone(),
+                cluster_id: desired.cluster_id,
+                versions,
+                ..Plan::default()
+            },
+        }
+    }
+
     pub fn step(&mut self, subject: Subject, action: Action) -> Adding<'_> {
         Adding {
             draft: self,
@@ -143,13 +182,6 @@ impl Draft {
         }
     }
 
-    pub fn drift(&mut self, subject: Subject, what: impl Into<String>) {
-        self.plan.drift.push(Drift {
-            subject,
-            what: what.into(),
-        });
-    }
-
     pub fn refuse(&mut self, refusal: Refusal) {
         self.plan.refusals.push(refusal);
     }
@@ -158,6 +190,7 @@ impl Draft {
     pub fn finish(mut self) -> Plan {
         if !self.plan.refusals.is_empty() {
             self.plan.steps.clear();
+            self.plan.held.clear();
         }
         self.plan
     }

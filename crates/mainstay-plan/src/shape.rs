@@ -1,28 +1,407 @@
 //! The shape of a machine: what the file asks of PVE, compared with what PVE has.
 
+use std::collections::BTreeSet;
+use std::fmt;
+
+use mainstay_spec::{Disk, Gib, Mib, Shape};
 use sha2::{Digest, Sha256};
 
 use crate::desired::{Wanted, Wish};
-use crate::mark::ShapeDigest;
+use crate::mark::{ShapeDigest, TAG};
+use crate::observed::{VmConfig, VmDisk};
+use crate::step::{Impact, NewDisk, Nic, Seed, Setting};
+use crate::survey::{Owned, SYSTEM_SLOT};
 
 /// Begins every digest, so that a later mainstay that asks for more is not mistaken for an edited file.
 const DIGEST_FORMAT: &str = "1";
 
+/// Slots for disks besides the system disk: what one virtio-scsi controller takes in PVE.
+const EXTRA_SLOTS: std::ops::RangeInclusive<u32> = 1..=30;
+
+/// Keys whose pending value waits for a full restart and that mainstay sets. Disks besides these.
+const RESTART_KEYS: [&str; 5] = ["cores", "cpu", "memory", "scsihw", "agent"];
+
 /// A digest of everything the file decides about the VM.
 pub(crate) fn digest(wish: &Wish, wanted: &Wanted) -> ShapeDigest {
-    let (shape, network) = (&wanted.machine.shape, &wish.network);
+    let (machine, network) = (&wanted.machine, &wish.network);
     let text = format!(
-        "{shape:?} {} {} {} {:?} {} {:?} {:?} {}",
-        wanted.machine.mac,
+        "{:?} {} {} {} {:?} {} {:?} {:?} {}",
+        machine.shape,
+        machine.mac,
         wish.interface(wanted),
         network.gateway,
         network.dns,
         network.bridge,
         network.vlan,
-        wanted.machine.tags,
+        machine.tags,
         wish.agent
     );
     let hash = Sha256::digest(text.as_bytes());
     let short: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     ShapeDigest(format!("{DIGEST_FORMAT}:{short}"))
+}
+
+/// How a VM differs from what is wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Difference {
+    pub changes: Vec<Change>,
+    pub grows: Vec<Grow>,
+    /// What cannot be done to a machine that exists.
+    pub impossible: Vec<Impossible>,
+    /// What is left alone, and why.
+    pub left: Vec<String>,
+    /// Settings were written earlier and wait for a restart.
+    pub pending: BTreeSet<String>,
+}
+
+impl Difference {
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.grows.is_empty() && self.pending.is_empty()
+    }
+
+    pub fn restarts(&self) -> bool {
+        !self.pending.is_empty() || self.changes.iter().any(|change| change.setting.impact() == Impact::Reboot)
+    }
+
+    pub fn impact(&self) -> Impact {
+        self.changes
+            .iter()
+            .map(|change| change.setting.impact())
+            .max()
+            .unwrap_or(Impact::None)
+    }
+
+    pub fn settings(&self) -> Vec<Setting> {
+        self.changes.iter().map(|change| change.setting.clone()).collect()
+    }
+
+    /// What the file asks for.
+    pub fn text(&self) -> String {
+        let texts: Vec<String> = self.changes.iter().map(ToString::to_string).collect();
+        texts.join(", ")
+    }
+}
+
+/// A setting that differs, in words.
+#[derive(Debug)]
+pub(crate) struct Change {
+    pub setting: Setting,
+    pub what: String,
+    /// `None`: there was nothing.
+    pub is: Option<String>,
+    pub want: String,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.is {
+            Some(is) => write!(f, "{} {is} -> {}", self.what, self.want),
+            None => write!(f, "{} {}", self.what, self.want),
+        }
+    }
+}
+
+/// A disk that is smaller than wanted.
+#[derive(Debug)]
+pub(crate) struct Grow {
+    pub slot: String,
+    pub label: String,
+    pub storage: String,
+    pub from: Gib,
+    pub to: Gib,
+}
+
+#[derive(Debug)]
+pub(crate) struct Impossible {
+    pub what: String,
+    pub why: &'static str,
+    pub help: String,
+}
+
+/// Compares a VM with what is wanted. `disks_on` is where a new disk goes that names no storage.
+pub(crate) fn compare(wish: &Wish, wanted: &Wanted, owned: &Owned<'_>, disks_on: Option<&str>) -> Difference {
+    let mut difference = Difference::default();
+    identity(wish, wanted, owned.config, &mut difference);
+    hardware(&wanted.machine.shape, owned.config, wish.agent, &mut difference);
+    place_in_pve(wish, wanted, owned, &mut difference);
+    if owned.is_filled() {
+        disks(wanted, owned.config, disks_on, &mut difference);
+    }
+    if owned.runs() {
+        let is_disk = |key: &str| key.strip_prefix("scsi").is_some_and(|n| n.parse::<u32>().is_ok());
+        let restart = |key: &&String| RESTART_KEYS.contains(&key.as_str()) || is_disk(key);
+        difference.pending = owned.config.pending.iter().filter(restart).cloned().collect();
+    }
+    difference
+}
+
+/// Address and MAC are how the cluster knows a machine; changing them on one that exists cuts it off.
+fn identity(wish: &Wish, wanted: &Wanted, config: &VmConfig, difference: &mut Difference) {
+    if let Some(there) = config.address.filter(|there| there.addr() != wanted.address()) {
+        difference.impossible.push(Impossible {
+            what: format!("its address cannot change from {} to {}", there.addr(), wanted.address()),
+            why: "etcd, certificates and the other nodes know it by its address; this version changes no addresses.",
+            help: format!("put {} back, or remove the machine first and add it again.", there.addr()),
+        });
+    }
+    let Some(nic) = &config.nic else { return };
+    if nic.mac != wanted.machine.mac {
+        difference.impossible.push(Impossible {
+            what: format!("its MAC cannot change from {} to {}", nic.mac, wanted.machine.mac),
+            why: "the node finds its network card by the MAC; with another it would come up without an address.",
+            help: format!("put {} back, or remove the machine first and add it again.", nic.mac),
+        });
+    }
+    let want = wanted_nic(wish, wanted);
+    if (&nic.bridge, nic.vlan) != (&want.bridge, want.vlan) {
+        let show = |bridge: &str, vlan: Option<u16>| vlan.map_or_else(|| bridge.to_owned(), |vlan| format!("{bridge}.{vlan}"));
+        let (is, want_text) = (show(&nic.bridge, nic.vlan), show(&want.bridge, want.vlan));
+        difference.push("network", is, want_text, Setting::Nic(Nic { mac: nic.mac, ..want }));
+    }
+}
+
+fn hardware(shape: &Shape, config: &VmConfig, agent: bool, difference: &mut Difference) {
+    difference.compare("cpu", &config.cores, &shape.cpu, |cores| Setting::Cores(*cores));
+    difference.compare("cpu type", &config.cpu_type, &shape.cpu_type, |kind| {
+        Setting::CpuType(kind.clone())
+    });
+    if config.memory != shape.memory {
+        difference.push(
+            "memory",
+            memory(config.memory),
+            memory(shape.memory),
+            Setting::Memory(shape.memory),
+        );
+    }
+    let scsi = shape.scsi.as_str();
+    difference.compare("scsi controller", &config.scsi.as_str(), &scsi, |_| {
+        Setting::ScsiController(scsi)
+    });
+    difference.compare("guest agent", &config.agent, &agent, |on| Setting::Agent(*on));
+    difference.compare("onboot", &config.onboot, &shape.onboot, |on| Setting::Onboot(*on));
+    if config.startup_order != shape.startup_order {
+        let show = |order: Option<u32>| order.map_or_else(|| "none".to_owned(), |order| order.to_string());
+        let setting = Setting::StartupOrder(shape.startup_order);
+        difference.push(
+            "startup order",
+            show(config.startup_order),
+            show(shape.startup_order),
+            setting,
+        );
+    }
+    if config.firmware != shape.firmware.as_str() {
+        difference.impossible.push(Impossible {
+            what: format!(
+                "its firmware cannot change from {} to {}",
+                config.firmware,
+                shape.firmware.as_str()
+            ),
+            why: "an installed system boots with the firmware it was installed for.",
+            help: format!("put {} back, or remove the machine first and add it again.", config.firmware),
+        });
+    }
+}
+
+fn place_in_pve(wish: &Wish, wanted: &Wanted, owned: &Owned<'_>, difference: &mut Difference) {
+    let config = owned.config;
+    let name = config.name.clone().unwrap_or_default();
+    difference.compare("name", &name.as_str(), &wanted.name(), |name| {
+        Setting::Name((*name).to_owned())
+    });
+    let missing: BTreeSet<String> = wanted_tags(wanted).difference(&owned.vm.tags).cloned().collect();
+    // Our own tag is one of the marks and is put back with them.
+    if missing.iter().any(|tag| tag != TAG) {
+        let list = missing.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        difference.push("tags", None, list, Setting::Tags(missing));
+    }
+    if !owned.is_filled() {
+        return;
+    }
+    let want = seed(wish, wanted);
+    let is = config.address.zip(config.gateway).map(|(address, gateway)| Seed {
+        address,
+        gateway,
+        dns: config.dns.clone(),
+    });
+    if is.as_ref() != Some(&want) && is.as_ref().is_none_or(|is| is.address.addr() == want.address.addr()) {
+        let is = is.as_ref().map_or_else(|| "none".to_owned(), show_seed);
+        difference.push("first boot", is, show_seed(&want), Setting::Seed(want));
+    }
+    if config.boot.first().is_none_or(|first| first != SYSTEM_SLOT) {
+        let boot = vec![SYSTEM_SLOT.to_owned()];
+        difference.push("boot", config.boot.join(";"), SYSTEM_SLOT.to_owned(), Setting::Boot(boot));
+    }
+}
+
+fn disks(wanted: &Wanted, config: &VmConfig, disks_on: Option<&str>, difference: &mut Difference) {
+    let shape = &wanted.machine.shape;
+    if let Some(system) = config.disks.get(SYSTEM_SLOT) {
+        disk(SYSTEM_SLOT, "disk", &shape.disk, system, difference);
+    }
+    let mut free = free_slots(config);
+    for extra in &shape.disks {
+        match by_serial(config, &extra.name) {
+            Some((slot, there)) => disk(slot, &format!("disk {}", extra.name), &extra.disk, there, difference),
+            None => {
+                let storage = extra
+                    .disk
+                    .storage
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .or_else(|| disks_on.map(str::to_owned));
+                if let (Some(slot), Some(storage)) = (free.next(), storage) {
+                    let new = new_disk(slot, storage, &extra.disk, &extra.name);
+                    let want = extra.disk.size.0;
+                    difference.push(
+                        &format!("disk {}", extra.name),
+                        None,
+                        format!("{want} GiB"),
+                        Setting::Attach(new),
+                    );
+                }
+            }
+        }
+    }
+    let known = |serial: &String| serial == SYSTEM_SERIAL || shape.disks.iter().any(|extra| extra.name == *serial);
+    for serial in config
+        .disks
+        .values()
+        .filter_map(|disk| disk.serial.as_ref())
+        .filter(|serial| !known(serial))
+    {
+        difference.left.push(format!(
+            "disk {serial} is not in the file any more; it may hold data, so it stays: detach it in PVE"
+        ));
+    }
+}
+
+fn disk(slot: &str, label: &str, want: &Disk, there: &VmDisk, difference: &mut Difference) {
+    if want.size > there.size {
+        difference.grows.push(Grow {
+            slot: slot.to_owned(),
+            label: label.to_owned(),
+            storage: there.storage().to_owned(),
+            from: there.size,
+            to: want.size,
+        });
+    } else if want.size < there.size {
+        difference.impossible.push(Impossible {
+            what: format!("its {label} cannot shrink from {} GiB to {} GiB", there.size.0, want.size.0),
+            why: "PVE shrinks no disks, and what is at the end of this one would be lost.",
+            help: format!("write {}GiB, or remove the machine first and add it again.", there.size.0),
+        });
+    }
+    if let Some(storage) = want.storage.as_ref().filter(|storage| storage.as_str() != there.storage()) {
+        difference.left.push(format!(
+            "its {label} stays on {}: moving it to {storage} is left to PVE's own \"move disk\"",
+            there.storage()
+        ));
+    }
+    if want.options != there.options {
+        let setting = Setting::DiskOptions {
+            slot: slot.to_owned(),
+            options: want.options,
+        };
+        difference.push(
+            &format!("{label} options"),
+            show_options(there.options),
+            show_options(want.options),
+            setting,
+        );
+    }
+}
+
+impl Difference {
+    fn push(&mut self, what: &str, is: impl Into<Option<String>>, want: String, setting: Setting) {
+        self.changes.push(Change {
+            setting,
+            what: what.to_owned(),
+            is: is.into(),
+            want,
+        });
+    }
+
+    fn compare<T: PartialEq + fmt::Display>(&mut self, what: &str, is: &T, want: &T, setting: impl FnOnce(&T) -> Setting) {
+        if is != want {
+            self.push(what, is.to_string(), want.to_string(), setting(want));
+        }
+    }
+}
+
+/// The serial of the system disk; extra disks have their names.
+pub const SYSTEM_SERIAL: &str = "system";
+
+pub(crate) fn wanted_tags(wanted: &Wanted) -> BTreeSet<String> {
+    wanted
+        .machine
+        .tags
+        .iter()
+        .map(ToString::to_string)
+        .chain([TAG.to_owned()])
+        .collect()
+}
+
+pub(crate) fn wanted_nic(wish: &Wish, wanted: &Wanted) -> Nic {
+    Nic {
+        mac: wanted.machine.mac,
+        bridge: wish.network.bridge.to_string(),
+        vlan: wish.network.vlan,
+    }
+}
+
+pub(crate) fn seed(wish: &Wish, wanted: &Wanted) -> Seed {
+    Seed {
+        address: wish.interface(wanted),
+        gateway: wish.network.gateway,
+        dns: wish.network.dns.clone(),
+    }
+}
+
+pub(crate) fn new_disk(slot: String, storage: String, disk: &Disk, serial: &str) -> NewDisk {
+    NewDisk {
+        slot,
+        storage,
+        size: disk.size,
+        options: disk.options,
+        serial: serial.to_owned(),
+    }
+}
+
+/// Slots that no disk is in, lowest first.
+pub(crate) fn free_slots(config: &VmConfig) -> impl Iterator<Item = String> + use<> {
+    let taken: BTreeSet<String> = config.disks.keys().cloned().collect();
+    EXTRA_SLOTS
+        .map(|n| format!("scsi{n}"))
+        .filter(move |slot| !taken.contains(slot))
+}
+
+pub(crate) fn by_serial<'c>(config: &'c VmConfig, serial: &str) -> Option<(&'c str, &'c VmDisk)> {
+    let found = config.disks.iter().find(|(_, disk)| disk.serial.as_deref() == Some(serial));
+    found.map(|(slot, disk)| (slot.as_str(), disk))
+}
+
+fn memory(size: Mib) -> String {
+    if size.0.is_multiple_of(1024) {
+        format!("{} GiB", size.0 / 1024)
+    } else {
+        format!("{} MiB", size.0)
+    }
+}
+
+fn show_seed(seed: &Seed) -> String {
+    let dns: Vec<String> = seed.dns.iter().map(ToString::to_string).collect();
+    format!("{} via {} dns {}", seed.address, seed.gateway, dns.join(" "))
+}
+
+fn show_options(options: mainstay_spec::DiskOptions) -> String {
+    let flags = [
+        ("discard", options.discard),
+        ("ssd", options.ssd),
+        ("iothread", options.iothread),
+    ];
+    let on = flags.iter().filter(|(_, on)| *on).map(|(name, _)| *name);
+    std::iter::once(options.cache.as_str())
+        .chain(on)
+        .collect::<Vec<_>>()
+        .join("+")
 }

@@ -174,12 +174,17 @@ pub enum Action {
         uuid: Uuid,
         config: Config,
     },
+    /// Wait for the Talos API of a machine that is not wanted any more, so that it can be seen whether it has etcd data.
+    TalosAwait {
+        address: Ipv4Addr,
+        uuid: Uuid,
+    },
     /// Apply a changed config to a running node.
     TalosReconfigure {
         address: Ipv4Addr,
         uuid: Uuid,
         config: Config,
-        reboot: bool,
+        how: Apply,
     },
     /// Begin etcd here, once in the life of the cluster. `prove` are the control planes that could have data: each is read again first.
     TalosBootstrap {
@@ -220,6 +225,7 @@ impl Action {
             Self::MachineDelete { .. } => "machine.delete",
             Self::VolumeDelete { .. } => "volume.delete",
             Self::TalosConfigure { .. } => "talos.configure",
+            Self::TalosAwait { .. } => "talos.await",
             Self::TalosReconfigure { .. } => "talos.reconfigure",
             Self::TalosBootstrap { .. } => "talos.bootstrap",
             Self::EtcdJoin { .. } => "etcd.join",
@@ -237,9 +243,12 @@ impl Action {
             Self::MachineStart { .. } | Self::MachineStop { .. } | Self::MachineDelete { .. } | Self::VolumeDelete { .. } => 3,
             Self::ImageFetch { .. } => 40,
             Self::MachineFill(_) => 20,
-            Self::TalosConfigure { .. } => 45,
-            Self::TalosReconfigure { reboot: false, .. } => 5,
-            Self::TalosReconfigure { reboot: true, .. } | Self::MachineReboot { .. } => 60,
+            Self::TalosConfigure { .. } | Self::TalosAwait { .. } => 45,
+            Self::TalosReconfigure {
+                how: Apply::Live | Apply::Staged,
+                ..
+            } => 5,
+            Self::TalosReconfigure { how: Apply::Reboot, .. } | Self::MachineReboot { .. } => 60,
             Self::TalosBootstrap { .. } => 15,
             Self::EtcdJoin { .. } => 30,
             Self::EtcdLeave { .. } => 10,
@@ -410,6 +419,17 @@ impl Setting {
             }
         }
     }
+}
+
+/// How a changed config takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Apply {
+    /// While the node runs.
+    Live,
+    /// The node reboots itself.
+    Reboot,
+    /// At the restart that follows, so that there is one restart and not two.
+    Staged,
 }
 
 /// A control plane, by name and address.

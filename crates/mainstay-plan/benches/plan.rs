@@ -1,0 +1,140 @@
+//! What planning costs, and that it grows with the number of machines and no faster.
+
+#[path = "../tests/plan/world.rs"]
+#[expect(dead_code, reason = "a benchmark needs less of the world than the tests do")]
+mod world;
+
+use std::collections::BTreeMap;
+
+use mainstay_plan::{Desired, Mark, Node, Observed, Running, Seen, Talos, Vm, lint, plan};
+use world::{ID, World, empty, gib, host, settled};
+
+fn main() {
+    divan::main();
+}
+
+fn yaml(machines: usize) -> String {
+    format!(
+        "
+name: prod
+datacenter: {{ endpoint: https://pve.lan:8006 }}
+network: {{ cidr: 10.10.0.0/16, gateway: 10.10.0.1, vip: 10.10.0.20, dns: [1.1.1.1] }}
+pools:
+  control-plane: {{ count: 3, addresses: 10.10.0.30+, vmids: 2001+, names: 'prod-cp-{{n}}' }}
+  worker: {{ count: {}, memory: 4GiB, addresses: 10.10.1.1+, vmids: 3001+, names: 'prod-w-{{n}}' }}
+",
+        machines - 3
+    )
+}
+
+fn roomy(mut world: World) -> World {
+    world.observed.hosts = (1..=20).map(|n| (format!("pve{n:02}"), host())).collect();
+    world
+        .observed
+        .hosts
+        .values_mut()
+        .for_each(|host| host.memory.free = gib(4096));
+    world
+}
+
+fn seen(world: &World) -> (Desired, Observed) {
+    (world.desired(), world.look())
+}
+
+const SIZES: [usize; 3] = [5, 50, 1000];
+
+#[divan::bench(args = SIZES)]
+fn a_new_cluster(bencher: divan::Bencher<'_, '_>, machines: usize) {
+    let mut world = empty(&yaml(machines));
+    // Thin storages take what is written at once; a thousand machines need more than the usual ones have.
+    world = roomy(world);
+    for host in world.observed.hosts.values_mut() {
+        if let Seen::Yes(storages) = &mut host.storages {
+            storages.values_mut().for_each(|storage| storage.free = gib(4096));
+        }
+    }
+    let (desired, observed) = seen(&world);
+    assert!(plan(&desired, &observed).refusals.is_empty());
+    bencher.bench(|| plan(&desired, &observed));
+}
+
+#[divan::bench(args = SIZES)]
+fn a_settled_cluster(bencher: divan::Bencher<'_, '_>, machines: usize) {
+    let (desired, observed) = grown(machines);
+    assert!(plan(&desired, &observed).is_settled());
+    bencher.bench(|| plan(&desired, &observed));
+}
+
+#[divan::bench(args = SIZES)]
+fn a_lint(bencher: divan::Bencher<'_, '_>, machines: usize) {
+    let (desired, observed) = grown(machines);
+    let nothing = plan(
+        &desired,
+        &Observed {
+            vms: Seen::Yes(BTreeMap::new()),
+            ..observed.clone()
+        },
+    );
+    bencher.bench(|| lint(&nothing, &desired, &observed));
+}
+
+/// A settled cluster of any size: a small one whose workers were copied, since the test world is not made for thousands.
+fn grown(machines: usize) -> (Desired, Observed) {
+    let small = settled(&yaml(5));
+    let mut world = small.clone();
+    world.yaml = yaml(machines);
+    let desired = world.desired();
+    let mut observed = small.look();
+    multiply(&mut observed, &desired);
+    (desired, observed)
+}
+
+/// Gives every machine of a file that has no VM a copy of a worker's, with its own marks and identity.
+fn multiply(observed: &mut Observed, desired: &Desired) {
+    let wish = desired.wish().unwrap();
+    let (Seen::Yes(vms), Seen::Yes(kubernetes)) = (&mut observed.vms, &mut observed.kubernetes) else {
+        panic!("not settled")
+    };
+    let model = vms[&3001].clone();
+    for wanted in &wish.machines {
+        if vms.contains_key(&wanted.machine.vmid) {
+            continue;
+        }
+        let name = wanted.name().to_owned();
+        let mut vm = Vm {
+            vmid: wanted.machine.vmid,
+            name: Some(name.clone()),
+            ..model.clone()
+        };
+        if let Seen::Yes(config) = &mut vm.config {
+            let uuid = mainstay_spec::smbios_uuid(ID, &name);
+            let mark = Mark {
+                machine: name.clone(),
+                vmid: vm.vmid,
+                shape: Some(wish.digest(wanted)),
+                ..Mark::parse(&config.description).unwrap()
+            };
+            config.description = mark.write_into("");
+            (config.name, config.uuid, config.address) = (Some(name.clone()), Some(uuid), Some(wish.interface(wanted)));
+            config.nic.as_mut().unwrap().mac = wanted.machine.mac;
+        }
+        vms.insert(vm.vmid, vm);
+        kubernetes.nodes.insert(
+            name.clone(),
+            Node {
+                ready: true,
+                why: String::new(),
+            },
+        );
+        let Some(Talos::Running(node)) = observed.talos.get("prod-w-1") else {
+            panic!("prod-w-1 does not run")
+        };
+        let uuid = mainstay_spec::smbios_uuid(ID, &name);
+        let node = Running {
+            uuid,
+            config: Seen::Yes(wanted.config.clone()),
+            ..(**node).clone()
+        };
+        observed.talos.insert(name, Talos::Running(Box::new(node)));
+    }
+}

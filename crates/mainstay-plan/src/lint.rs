@@ -1,0 +1,356 @@
+//! A second opinion on a plan: rules that no plan may break, checked against what was seen and not against how it was made.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use mainstay_spec::{Mac, Role};
+
+use crate::desired::{Desired, Goal};
+use crate::gate;
+use crate::mark::{Mark, Ownership, ownership};
+use crate::observed::{Member, Observed, Power, Seen, Talos, Vm};
+use crate::plan::Plan;
+use crate::step::{Action, Apply, Step, StepId, Subject};
+
+/// A rule that a plan breaks. Always a bug of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    pub step: Option<StepId>,
+    pub what: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.step {
+            Some(step) => write!(f, "step {step}: {}", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+/// Everything that is wrong with a plan. Empty for every plan that may be executed.
+pub fn lint(plan: &Plan, desired: &Desired, observed: &Observed) -> Vec<Broken> {
+    let nobody = BTreeMap::new();
+    let vms = observed.vms.yes().unwrap_or(&nobody);
+    let mut lint = Lint {
+        plan,
+        desired,
+        observed,
+        vms,
+        broken: Vec::new(),
+    };
+    lint.order();
+    if !lint.broken.is_empty() {
+        return lint.broken;
+    }
+    lint.refusals();
+    lint.identities();
+    for step in &plan.steps {
+        lint.ownership(step);
+        lint.deletion(step);
+        lint.disks(step);
+        lint.channel(step);
+    }
+    lint.bootstrap();
+    lint.members();
+    lint.broken
+}
+
+struct Lint<'a> {
+    plan: &'a Plan,
+    desired: &'a Desired,
+    observed: &'a Observed,
+    vms: &'a BTreeMap<u32, Vm>,
+    broken: Vec<Broken>,
+}
+
+impl<'a> Lint<'a> {
+    fn say(&mut self, step: StepId, what: impl Into<String>) {
+        self.broken.push(Broken {
+            step: Some(step),
+            what: what.into(),
+        });
+    }
+
+    /// Ids count from one, and a step needs only earlier ones: no cycles.
+    fn order(&mut self) {
+        for (step, at) in self.plan.steps.iter().zip(1..) {
+            if step.id.0 != at {
+                self.say(step.id, format!("is at place {at}"));
+            }
+            for need in step.needs.iter().filter(|need| **need >= step.id || need.0 == 0) {
+                self.say(step.id, format!("needs {need}, which does not come before it"));
+            }
+        }
+    }
+
+    fn refusals(&mut self) {
+        if let (false, Some(first)) = (self.plan.refusals.is_empty(), self.plan.steps.first()) {
+            self.say(first.id, "is planned although something is refused");
+        }
+    }
+
+    /// No two machines share a VMID, a MAC or an address.
+    fn identities(&mut self) {
+        let mut vmids: BTreeSet<u32> = self.vms.keys().copied().collect();
+        let configs = self
+            .vms
+            .values()
+            .filter_map(|vm| vm.config.yes().map(|config| (vm.vmid, config)));
+        let mut macs: BTreeMap<Mac, u32> = configs
+            .clone()
+            .filter_map(|(vmid, config)| Some((config.nic.as_ref()?.mac, vmid)))
+            .collect();
+        let mut addresses: BTreeMap<Ipv4Addr, u32> = configs
+            .filter_map(|(vmid, config)| Some((config.address?.addr(), vmid)))
+            .collect();
+        for step in &self.plan.steps {
+            match &step.action {
+                Action::MachineClaim(claim) => {
+                    if !vmids.insert(claim.vm.vmid) {
+                        self.say(step.id, format!("claims VMID {}, which is taken", claim.vm.vmid));
+                    }
+                    if macs
+                        .insert(claim.nic.mac, claim.vm.vmid)
+                        .is_some_and(|other| other != claim.vm.vmid)
+                    {
+                        self.say(step.id, format!("gives the MAC {} a second time", claim.nic.mac));
+                    }
+                }
+                Action::MachineFill(fill) => {
+                    let address = fill.seed.address.addr();
+                    if addresses
+                        .insert(address, fill.vm.vmid)
+                        .is_some_and(|other| other != fill.vm.vmid)
+                    {
+                        self.say(step.id, format!("gives the address {address} a second time"));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A VM is touched only if it is ours, or is claimed by an earlier step. Lost marks are put back first.
+    fn ownership(&mut self, step: &Step) {
+        let Some(vm) = step.action.vm() else { return };
+        let claims = matches!(step.action, Action::MachineClaim(_));
+        let Some(there) = self.vms.get(&vm.vmid) else {
+            let claimed = |before: &Step| matches!(&before.action, Action::MachineClaim(claim) if claim.vm == *vm);
+            if !claims && !self.comes_after(step, claimed) {
+                self.say(step.id, format!("acts on {vm}, which nobody claimed"));
+            }
+            return;
+        };
+        let expected = self.desired.vmids.get(&vm.vmid).map(|claimant| claimant.machine.as_str());
+        match ownership(there, self.desired.id(), expected) {
+            Ownership::Ours(mark) if Subject::Machine(mark.machine.clone()) != step.subject => {
+                self.say(step.id, format!("acts on {vm}, which is {}", mark.machine));
+            }
+            Ownership::Ours(_) => {}
+            Ownership::Damaged { .. } => {
+                let marked = |before: &Step| matches!(&before.action, Action::MachineMark(remark) if remark.vm == *vm);
+                if !marked(step) && !self.comes_after(step, marked) {
+                    self.say(step.id, format!("acts on {vm} before its marks are put back"));
+                }
+            }
+            Ownership::Stranger(why) => self.say(step.id, format!("acts on {vm}, which is not ours: {why}")),
+            Ownership::Unknown(why) => self.say(step.id, format!("acts on {vm}, and whose it is is unknown: {why}")),
+        }
+    }
+
+    /// Nothing is destroyed that runs, that PVE protects, that somebody else may own, or while PVE has no quorum.
+    fn deletion(&mut self, step: &Step) {
+        match &step.action {
+            Action::MachineDelete { vm, .. } => {
+                let Some(there) = self.vms.get(&vm.vmid) else {
+                    return self.say(step.id, format!("deletes {vm}, which is not there"));
+                };
+                let stops = |before: &Step| matches!(&before.action, Action::MachineStop { vm: stopped } if stopped == vm);
+                if there.power != Power::Stopped && !self.comes_after(step, stops) {
+                    self.say(step.id, format!("deletes {vm} before it is stopped"));
+                }
+                if there.config.yes().is_some_and(|config| config.protection) {
+                    self.say(step.id, format!("deletes {vm}, which PVE protects"));
+                }
+                if self.observed.quorate != Seen::Yes(true) {
+                    self.say(step.id, format!("deletes {vm} although PVE's quorum is not known"));
+                }
+                if let Subject::Machine(name) = &step.subject
+                    && self.desired.wish().is_some_and(|wish| wish.wanted(name).is_some())
+                {
+                    self.say(step.id, format!("deletes {name}, which is wanted"));
+                }
+            }
+            Action::VolumeDelete { volume, .. } => self.volume(step, volume),
+            _ => {}
+        }
+    }
+
+    fn volume(&mut self, step: &Step, volume: &str) {
+        let leftovers = self.observed.leftovers.yes().into_iter().flatten();
+        let Some(left) = leftovers.into_iter().find(|left| left.volume == volume) else {
+            return self.say(step.id, format!("deletes {volume}, which is no leftover"));
+        };
+        let expected = self.desired.vmids.get(&left.vmid).map(|claimant| claimant.machine.as_str());
+        let proved = match self.vms.get(&left.vmid).map(|vm| ownership(vm, self.desired.id(), expected)) {
+            Some(Ownership::Ours(_) | Ownership::Damaged { .. }) => true,
+            Some(_) => false,
+            None => left.journaled,
+        };
+        if !proved {
+            self.say(step.id, format!("deletes {volume}, and nothing proves that it is ours"));
+        }
+        let configs = self.vms.values().filter_map(|vm| vm.config.yes());
+        if configs
+            .into_iter()
+            .any(|config| config.disks.values().any(|disk| disk.volume == volume))
+        {
+            self.say(step.id, format!("deletes {volume}, which a VM uses"));
+        }
+    }
+
+    fn disks(&mut self, step: &Step) {
+        let Action::MachineGrow { vm, slot, to } = &step.action else {
+            return;
+        };
+        let there = self
+            .vms
+            .get(&vm.vmid)
+            .and_then(|vm| vm.config.yes())
+            .and_then(|config| config.disks.get(slot));
+        if there.is_some_and(|disk| disk.size > *to) {
+            self.say(step.id, format!("shrinks {slot} of {vm}"));
+        }
+    }
+
+    /// A config, which holds secrets, goes to the machine that it was made for.
+    fn channel(&mut self, step: &Step) {
+        let (Action::TalosConfigure { address, uuid, .. } | Action::TalosReconfigure { address, uuid, .. }) = &step.action else {
+            return;
+        };
+        let Subject::Machine(name) = &step.subject else {
+            return self.say(step.id, "sends a config to nobody");
+        };
+        let wanted = self.desired.wish().and_then(|wish| wish.wanted(name));
+        if wanted.is_none_or(|wanted| wanted.address() != *address) {
+            self.say(step.id, format!("sends the config of {name} to {address}"));
+        }
+        if *uuid != self.desired.uuid(name) {
+            self.say(step.id, format!("would believe the UUID {uuid} of {name}"));
+        }
+    }
+
+    /// At most one bootstrap, written down first, and only while no control plane has data or could have.
+    fn bootstrap(&mut self) {
+        let plan = self.plan;
+        let steps: Vec<&Step> = plan
+            .steps
+            .iter()
+            .filter(|step| matches!(step.action, Action::TalosBootstrap { .. }))
+            .collect();
+        for second in steps.iter().skip(1) {
+            self.say(second.id, "bootstraps a second time");
+        }
+        let Some(step) = steps.first() else { return };
+        if let Some(name) = self.has_etcd() {
+            self.say(step.id, format!("bootstraps although {name} has etcd data"));
+        }
+        let intends = |before: &Step| {
+            before.subject == step.subject && matches!(&before.action, Action::MachineMark(remark) if remark.mark.bootstrap)
+        };
+        let marks = self.vms.values().filter_map(|vm| Mark::parse(&vm.config.yes()?.description));
+        let written = marks
+            .into_iter()
+            .any(|mark| mark.bootstrap && Subject::Machine(mark.machine) == step.subject);
+        if !written && !self.comes_after(step, intends) {
+            self.say(step.id, "bootstraps before that is written down");
+        }
+    }
+
+    fn has_etcd(&self) -> Option<String> {
+        let members = self
+            .observed
+            .etcd
+            .yes()
+            .and_then(|members| members.first())
+            .map(|member| member.name.clone());
+        let data = |talos: &Talos| matches!(talos, Talos::Running(node) if node.etcd.yes().is_some());
+        members.or_else(|| {
+            self.observed
+                .talos
+                .iter()
+                .find(|(_, talos)| data(talos))
+                .map(|(name, _)| name.clone())
+        })
+    }
+
+    /// Etcd loses one member at a time, and only if the others are a majority.
+    fn members(&mut self) {
+        let (Goal::Cluster(_), Some(members)) = (&self.desired.goal, self.observed.etcd.yes()) else {
+            return;
+        };
+        let plan = self.plan;
+        let mut members: Vec<Member> = members.clone();
+        let mut before: Option<&Step> = None;
+        for step in &plan.steps {
+            if !self.takes_down(step) {
+                continue;
+            }
+            let Subject::Machine(name) = &step.subject else { continue };
+            let gated = match &step.action {
+                Action::EtcdLeave { .. } => gate::may_leave(&members, name),
+                _ => gate::may_restart(&members, name),
+            };
+            if let Err(reason) = gated {
+                self.say(step.id, format!("takes {name} down: {reason}"));
+            }
+            if let Some(before) = before.filter(|before| before.subject != step.subject)
+                && !self.comes_after(step, |other| other.id == before.id)
+            {
+                self.say(step.id, format!("takes {name} down while {} may be down", before.subject));
+            }
+            if let Action::EtcdLeave { member, .. } = &step.action {
+                members.retain(|other| other.id != member.id);
+            }
+            before = Some(step);
+        }
+    }
+
+    /// The step makes a member of etcd stop, leave or restart.
+    fn takes_down(&self, step: &Step) -> bool {
+        let Subject::Machine(name) = &step.subject else { return false };
+        let disturbs = matches!(
+            step.action,
+            Action::MachineReboot { .. }
+                | Action::MachineStop { .. }
+                | Action::EtcdLeave { .. }
+                | Action::TalosReconfigure { how: Apply::Reboot, .. }
+        );
+        let votes = |member: &Member| member.name == *name && member.votes();
+        let was_control_plane = || {
+            self.desired
+                .wish()
+                .and_then(|wish| wish.wanted(name))
+                .is_none_or(|wanted| wanted.machine.role == Role::ControlPlane)
+        };
+        disturbs && was_control_plane() && self.observed.etcd.yes().is_some_and(|members| members.iter().any(votes))
+    }
+
+    /// A step that `is` comes before `step` on some path of needs.
+    fn comes_after(&self, step: &Step, is: impl Fn(&Step) -> bool) -> bool {
+        let mut seen: BTreeSet<StepId> = BTreeSet::new();
+        let mut open: Vec<StepId> = step.needs.clone();
+        while let Some(id) = open.pop() {
+            let Some(before) = self.plan.step(id).filter(|_| seen.insert(id)) else {
+                continue;
+            };
+            if is(before) {
+                return true;
+            }
+            open.extend(&before.needs);
+        }
+        false
+    }
+}

@@ -1,0 +1,526 @@
+//! A machine's VM, from nothing to running: claim, fill, grow, start; or from where it was left.
+
+use mainstay_spec::{Firmware, Role};
+
+use crate::cluster::{Brought, Course, Turn};
+use crate::desired::Wanted;
+use crate::mark::Mark;
+use crate::observed::{Leftover, Power, Seen};
+use crate::place::{self, Storages};
+use crate::plan::{Adding, Drift};
+use crate::shape::{self, Change, Difference, SYSTEM_SERIAL};
+use crate::step::{Action, Claim, Fill, Impact, Remark, StepId, Subject, VmRef};
+use crate::survey::{Machine, Owned, SYSTEM_SLOT};
+
+const EFI_SLOT: &str = "efidisk0";
+
+impl<'a> Course<'_, 'a> {
+    /// Makes the VM of a machine run.
+    pub fn bring(&mut self, wanted: &'a Wanted) -> Brought {
+        match self.survey.machine(wanted.name(), wanted.machine.vmid) {
+            Machine::Absent => self.create(wanted),
+            Machine::Unknown(why) => self.hold(wanted, "machine", format!("VM {}: {why}", wanted.machine.vmid)),
+            Machine::There(owned) => {
+                let owned = owned.clone();
+                self.go_on(wanted, &owned)
+            }
+        }
+    }
+
+    pub fn hold(&mut self, wanted: &Wanted, what: &'static str, reason: String) -> Brought {
+        self.draft.hold(subject(wanted), what, reason);
+        Brought::Held
+    }
+
+    pub fn step(&mut self, wanted: &Wanted, action: Action) -> Adding<'_> {
+        self.draft.step(subject(wanted), action).at(Some(wanted.machine.at))
+    }
+
+    fn create(&mut self, wanted: &'a Wanted) -> Brought {
+        // A machine without a host was refused or held when hosts were chosen.
+        let Some(host) = self.places.hosts.get(wanted.name()).cloned() else {
+            return Brought::Held;
+        };
+        if let Seen::Unknown(why) = &self.survey.observed.leftovers {
+            let reason = format!(
+                "whether volumes of VM {} are left over could not be seen: {why}",
+                wanted.machine.vmid
+            );
+            return self.hold(wanted, "create", reason);
+        }
+        let Ok(storages) = self.storages(&host) else {
+            return Brought::Held;
+        };
+        let image = match self.image(&host, &storages.images) {
+            Ok(image) => image,
+            Err(reason) => return self.hold(wanted, "create", reason),
+        };
+        let vm = VmRef {
+            host,
+            vmid: wanted.machine.vmid,
+        };
+        let claimed = self.claim(wanted, vm.clone());
+        let fill = self.whole_fill(wanted, &vm, &storages, image.0);
+        let filled = self.fill(wanted, fill, [Some(claimed), image.1]);
+        Brought::Runs {
+            after: Some(self.grow_and_start(wanted, &vm, filled)),
+            fresh: true,
+        }
+    }
+
+    fn claim(&mut self, wanted: &Wanted, vm: VmRef) -> StepId {
+        let tags_follow = self.survey.observed.token.pool_scoped;
+        let mark = self.survey.desired.mark(self.wish, wanted, vm.vmid);
+        let tags = shape::wanted_tags(wanted);
+        let claim = Claim {
+            vm: vm.clone(),
+            name: wanted.name().to_owned(),
+            uuid: self.survey.desired.uuid(wanted.name()),
+            mark: mark.clone(),
+            tags: tags.clone(),
+            tags_follow,
+            pool: self.wish.resource_pool.clone(),
+            shape: wanted.machine.shape.clone(),
+            nic: shape::wanted_nic(self.wish, wanted),
+            agent: self.wish.agent,
+        };
+        let why = self.why_new(wanted);
+        let claimed = self.step(wanted, Action::MachineClaim(Box::new(claim))).because(why).add();
+        if !tags_follow {
+            return claimed;
+        }
+        let remark = Remark { vm, mark, tags };
+        self.step(wanted, Action::MachineMark(Box::new(remark)))
+            .because("the token may tag only what exists")
+            .needs([claimed])
+            .add()
+    }
+
+    /// Why a machine is made, as the person who edited the file would say it.
+    fn why_new(&self, wanted: &Wanted) -> String {
+        if self.survey.ours.is_empty() {
+            return "new cluster".to_owned();
+        }
+        let pool = &wanted.machine.pool;
+        let all: Vec<&Wanted> = self
+            .wish
+            .machines
+            .iter()
+            .filter(|other| other.machine.pool == *pool)
+            .collect();
+        let there = all.iter().filter(|other| self.survey.ours.contains_key(other.name())).count();
+        if there == 0 || self.is_remembered(wanted.name()) {
+            return "not found in the datacenter".to_owned();
+        }
+        format!("pool {pool}: {there} -> {}", all.len())
+    }
+
+    /// Kubernetes or etcd still know a machine of this name, so it was there.
+    fn is_remembered(&self, name: &str) -> bool {
+        let observed = self.survey.observed;
+        let node = observed
+            .kubernetes
+            .yes()
+            .is_some_and(|kubernetes| kubernetes.nodes.contains_key(name));
+        node || observed
+            .etcd
+            .yes()
+            .is_some_and(|members| members.iter().any(|member| member.name == name))
+    }
+
+    fn storages(&self, host: &str) -> Result<Storages, String> {
+        let storages = self.places.storages.get(host);
+        storages.map_or_else(
+            || Err(format!("host {host} is unknown")),
+            |found| found.clone().map_err(|lack| lack.what),
+        )
+    }
+
+    /// The fill of a VM that has nothing.
+    fn whole_fill(&self, wanted: &Wanted, vm: &VmRef, storages: &Storages, image: crate::step::ImageSource) -> Fill {
+        let shape = &wanted.machine.shape;
+        let on = |storage: &Option<mainstay_spec::StorageId>| {
+            storage.as_ref().map_or_else(|| storages.disks.clone(), ToString::to_string)
+        };
+        let system = shape::new_disk(SYSTEM_SLOT.to_owned(), on(&shape.disk.storage), &shape.disk, SYSTEM_SERIAL);
+        let extra = shape
+            .disks
+            .iter()
+            .zip(1..)
+            .map(|(extra, n)| shape::new_disk(format!("scsi{n}"), on(&extra.disk.storage), &extra.disk, &extra.name));
+        Fill {
+            vm: vm.clone(),
+            efi: (shape.firmware == Firmware::Ovmf).then(|| system.storage.clone()),
+            system: Some(system),
+            image,
+            seed_on: Some(storages.seeds.clone()),
+            seed: shape::seed(self.wish, wanted),
+            extra: extra.collect(),
+            boot: vec![SYSTEM_SLOT.to_owned()],
+        }
+    }
+
+    fn fill(&mut self, wanted: &Wanted, fill: Fill, needs: impl IntoIterator<Item = Option<StepId>>) -> StepId {
+        let needs: Vec<StepId> = needs.into_iter().flatten().collect();
+        self.step(wanted, Action::MachineFill(Box::new(fill)))
+            .because("it has no disk")
+            .needs(needs)
+            .add()
+    }
+
+    /// An imported disk has the size of its image.
+    fn grow_and_start(&mut self, wanted: &Wanted, vm: &VmRef, filled: StepId) -> StepId {
+        let to = wanted.machine.shape.disk.size;
+        let grow = Action::MachineGrow {
+            vm: vm.clone(),
+            slot: SYSTEM_SLOT.to_owned(),
+            to,
+        };
+        let grown = self
+            .step(wanted, grow)
+            .because("the disk has the size of the image")
+            .needs([filled])
+            .add();
+        self.step(wanted, Action::MachineStart { vm: vm.clone() })
+            .because("it is new")
+            .needs([grown])
+            .add()
+    }
+
+    /// Goes on from whatever state the VM is in.
+    fn go_on(&mut self, wanted: &'a Wanted, owned: &Owned<'a>) -> Brought {
+        let storages = self.storages(&owned.vm.host);
+        let disks_on = storages.as_ref().ok().map(|storages| storages.disks.as_str());
+        let difference = shape::compare(self.wish, wanted, owned, disks_on);
+        for left in &difference.left {
+            self.draft.hold(subject(wanted), "change", left.clone());
+        }
+        if let Some(reason) = owned.blocked(self.survey.observed) {
+            // Nothing to do, nothing to hold: a backup's lock on a machine that is as it should be concerns nobody.
+            let quiet = owned.is_filled() && owned.runs() && difference.is_empty() && owned.missing.is_empty();
+            return if quiet {
+                Brought::Runs {
+                    after: None,
+                    fresh: false,
+                }
+            } else {
+                self.hold(wanted, "change", reason)
+            };
+        }
+        if let Power::Stuck(state) = &owned.vm.power {
+            return self.hold(
+                wanted,
+                "start",
+                format!("PVE says it is {state}; see its console, then resume or stop it"),
+            );
+        }
+        if let Some(refusal) = place::growth(self.survey, wanted, owned, &difference) {
+            self.draft.refuse(refusal);
+        }
+        self.tell_drift(wanted, owned, &difference);
+        let mut last = self.repair_marks(wanted, owned);
+        if !owned.is_filled() {
+            return self.go_on_unfilled(wanted, owned, storages, last);
+        }
+        last = self.grow(wanted, owned, &difference, last);
+        if owned.runs() {
+            self.change_running(wanted, owned, difference, last);
+            return Brought::Runs {
+                after: None,
+                fresh: false,
+            };
+        }
+        last = self.complete(wanted, owned, storages.ok(), last);
+        last = self.change_now(wanted, owned, &difference, last);
+        let why = if owned.config.pending.is_empty() {
+            "it is stopped"
+        } else {
+            "it is stopped with changes"
+        };
+        let start = Action::MachineStart { vm: owned.at() };
+        Brought::Runs {
+            after: Some(self.step(wanted, start).because(why).needs(last).add()),
+            fresh: false,
+        }
+    }
+
+    /// The file is as it was when the shape was applied, so somebody else made the difference.
+    fn tell_drift(&mut self, wanted: &Wanted, owned: &Owned<'_>, difference: &Difference) {
+        let same_file = owned
+            .mark
+            .as_ref()
+            .is_some_and(|mark| mark.shape.as_ref() == Some(&self.wish.digest(wanted)));
+        if !same_file {
+            return;
+        }
+        let changes = difference.changes.iter().map(drifted);
+        // A disk that was never grown is our own unfinished work, not somebody's.
+        let drifts: Vec<Drift> = changes
+            .map(|what| Drift {
+                subject: subject(wanted),
+                what,
+            })
+            .collect();
+        self.draft.plan.drift.extend(drifts);
+    }
+
+    fn repair_marks(&mut self, wanted: &Wanted, owned: &Owned<'_>) -> Option<StepId> {
+        if owned.missing.is_empty() {
+            return None;
+        }
+        let missing: Vec<String> = owned.missing.iter().map(ToString::to_string).collect();
+        let why = format!("ours by its UUID, but its {} is missing", missing.join(" and "));
+        Some(self.mark(wanted, owned).because(why).add())
+    }
+
+    fn mark(&mut self, wanted: &Wanted, owned: &Owned<'_>) -> Adding<'_> {
+        let remark = Remark {
+            vm: owned.at(),
+            mark: self.wanted_mark(wanted, owned),
+            tags: shape::wanted_tags(wanted),
+        };
+        self.step(wanted, Action::MachineMark(Box::new(remark)))
+    }
+
+    fn wanted_mark(&self, wanted: &Wanted, owned: &Owned<'_>) -> Mark {
+        let bootstrap = owned.mark.as_ref().is_some_and(|mark| mark.bootstrap);
+        Mark {
+            bootstrap,
+            ..self.survey.desired.mark(self.wish, wanted, owned.vm.vmid)
+        }
+    }
+
+    fn go_on_unfilled(
+        &mut self,
+        wanted: &'a Wanted,
+        owned: &Owned<'a>,
+        storages: Result<Storages, String>,
+        last: Option<StepId>,
+    ) -> Brought {
+        let storages = match storages {
+            Ok(storages) => storages,
+            Err(reason) => return self.hold(wanted, "fill", format!("{}: {reason}", owned.vm.host)),
+        };
+        let leftovers: Vec<Leftover> = match &self.survey.observed.leftovers {
+            Seen::Yes(all) => all.iter().filter(|left| left.vmid == owned.vm.vmid).cloned().collect(),
+            Seen::No => Vec::new(),
+            Seen::Unknown(why) => return self.hold(wanted, "fill", format!("its volumes could not be listed: {why}")),
+        };
+        let image = match self.image(&owned.vm.host, &storages.images) {
+            Ok(image) => image,
+            Err(reason) => return self.hold(wanted, "fill", reason),
+        };
+        let stop = Action::MachineStop { vm: owned.at() };
+        let stopped = owned
+            .runs()
+            .then(|| self.step(wanted, stop).because("it runs without a disk").needs(last).add());
+        let mut needs = vec![last, stopped, image.1];
+        needs.extend(leftovers.iter().map(|left| Some(self.free(left, last))));
+        let mut fill = self.whole_fill(wanted, &owned.at(), &storages, image.0);
+        missing_only(&mut fill, owned);
+        let filled = self.fill(wanted, fill, needs);
+        Brought::Runs {
+            after: Some(self.grow_and_start(wanted, &owned.at(), filled)),
+            fresh: true,
+        }
+    }
+
+    /// A volume that a broken fill left behind. The VMID was claimed clean, so what bears its number since then is ours.
+    fn free(&mut self, left: &Leftover, after: Option<StepId>) -> StepId {
+        let action = Action::VolumeDelete {
+            at: left.at.clone(),
+            volume: left.volume.clone(),
+        };
+        let why = "left by a fill that did not end";
+        self.draft
+            .step(Subject::Volume(left.volume.clone()), action)
+            .because(why)
+            .impact(Impact::Wipe)
+            .needs(after)
+            .add()
+    }
+
+    /// Grows disks; a system disk that was never grown is the commonest half state of all.
+    fn grow(&mut self, wanted: &Wanted, owned: &Owned<'_>, difference: &Difference, last: Option<StepId>) -> Option<StepId> {
+        let mut last = last;
+        for grow in &difference.grows {
+            let action = Action::MachineGrow {
+                vm: owned.at(),
+                slot: grow.slot.clone(),
+                to: grow.to,
+            };
+            let why = format!("{} {} -> {} GiB", grow.label, grow.from.0, grow.to.0);
+            let impact = if owned.runs() { Impact::Live } else { Impact::None };
+            last = Some(self.step(wanted, action).because(why).impact(impact).needs(last).add());
+        }
+        last
+    }
+
+    /// A stopped VM that has its system disk but lost its EFI disk or seed.
+    fn complete(
+        &mut self,
+        wanted: &Wanted,
+        owned: &Owned<'_>,
+        storages: Option<Storages>,
+        last: Option<StepId>,
+    ) -> Option<StepId> {
+        let storages = storages?;
+        let source = crate::step::ImageSource {
+            storage: storages.images.clone(),
+            file: self.wish.image.file.clone(),
+        };
+        let mut fill = self.whole_fill(wanted, &owned.at(), &storages, source);
+        missing_only(&mut fill, owned);
+        fill.extra.clear();
+        if fill.efi.is_none() && fill.seed_on.is_none() {
+            return last;
+        }
+        let action = Action::MachineFill(Box::new(fill));
+        Some(
+            self.step(wanted, action)
+                .because("its EFI disk or seed is missing")
+                .needs(last)
+                .add(),
+        )
+    }
+
+    /// Changes a VM in one request, which also records the shape. Without changes the record alone is brought up to date.
+    fn change_now(
+        &mut self,
+        wanted: &Wanted,
+        owned: &Owned<'_>,
+        difference: &Difference,
+        last: Option<StepId>,
+    ) -> Option<StepId> {
+        let mark = self.wanted_mark(wanted, owned);
+        if difference.changes.is_empty() {
+            let same = owned
+                .mark
+                .as_ref()
+                .is_some_and(|there| (&there.shape, &there.versions, there.role) == (&mark.shape, &mark.versions, mark.role));
+            if same || !owned.missing.is_empty() {
+                return last;
+            }
+            return Some(
+                self.mark(wanted, owned)
+                    .because("records the shape that is in force")
+                    .needs(last)
+                    .add(),
+            );
+        }
+        let action = Action::MachineChange {
+            vm: owned.at(),
+            settings: difference.settings(),
+            mark: Box::new(mark),
+        };
+        let impact = if owned.runs() { difference.impact() } else { Impact::None };
+        Some(
+            self.step(wanted, action)
+                .because(difference.text())
+                .impact(impact)
+                .needs(last)
+                .add(),
+        )
+    }
+
+    /// What a running VM takes live is changed at once. What needs a restart waits for the machine's turn.
+    fn change_running(&mut self, wanted: &'a Wanted, owned: &Owned<'a>, difference: Difference, last: Option<StepId>) {
+        if difference.restarts() {
+            self.turns.push(Turn {
+                wanted,
+                owned: owned.clone(),
+                difference: Some(difference),
+                config: None,
+                after: last,
+            });
+        } else {
+            self.change_now(wanted, owned, &difference, last);
+        }
+    }
+
+    /// The restart of a machine whose turn has come, and what must precede it.
+    pub fn change_and_reboot(
+        &mut self,
+        turn: &Turn<'a>,
+        difference: &Difference,
+        staged: Option<StepId>,
+        after: Vec<StepId>,
+    ) -> StepId {
+        let (wanted, owned) = (turn.wanted, &turn.owned);
+        let changed = if difference.changes.is_empty() {
+            None
+        } else {
+            let mark = Box::new(self.wanted_mark(wanted, owned));
+            let action = Action::MachineChange {
+                vm: owned.at(),
+                settings: difference.settings(),
+                mark,
+            };
+            let adding = self.step(wanted, action).because(difference.text()).impact(Impact::Live);
+            Some(adding.needs(after.iter().copied()).add())
+        };
+        let keys: Vec<&str> = difference.pending.iter().map(String::as_str).collect();
+        let why = match changed {
+            Some(_) => "takes effect at a restart".to_owned(),
+            None => format!("{}: written, but not in force until a restart", keys.join(", ")),
+        };
+        let reboot = Action::MachineReboot {
+            vm: owned.at(),
+            address: wanted.address(),
+        };
+        let adding = self.step(wanted, reboot).because(why).impact(Impact::Reboot);
+        adding.needs(after).needs(changed).needs(staged).add()
+    }
+
+    /// Writes that etcd is about to begin here.
+    pub fn intend(&mut self, wanted: &Wanted, vm: VmRef, after: Option<StepId>) -> StepId {
+        let mark = Mark {
+            bootstrap: true,
+            ..self.survey.desired.mark(self.wish, wanted, vm.vmid)
+        };
+        let remark = Remark {
+            vm,
+            mark,
+            tags: shape::wanted_tags(wanted),
+        };
+        let action = Action::MachineMark(Box::new(remark));
+        self.step(wanted, action)
+            .because("records that etcd begins here")
+            .needs(after)
+            .add()
+    }
+}
+
+fn drifted(change: &Change) -> String {
+    match &change.is {
+        Some(is) => format!("{} is {is}, was set to {}", change.what, change.want),
+        None => format!("{} {} is gone", change.what, change.want),
+    }
+}
+
+/// Takes out of a fill what is there already: a fill is not idempotent.
+fn missing_only(fill: &mut Fill, owned: &Owned<'_>) {
+    let config = owned.config;
+    if owned.is_filled() {
+        fill.system = None;
+    }
+    if config.disks.contains_key(EFI_SLOT) {
+        fill.efi = None;
+    }
+    if config.seed.is_some() {
+        fill.seed_on = None;
+    }
+    fill.extra.retain(|disk| shape::by_serial(config, &disk.serial).is_none());
+    for (disk, slot) in fill.extra.iter_mut().zip(shape::free_slots(config)) {
+        disk.slot = slot;
+    }
+}
+
+pub(crate) fn subject(wanted: &Wanted) -> Subject {
+    Subject::Machine(wanted.name().to_owned())
+}
+
+/// Whether a machine of ours is a control plane, by its mark or by the file.
+pub(crate) fn is_control_plane(owned: &Owned<'_>, wanted: Option<&Wanted>) -> bool {
+    owned.role() == Some(Role::ControlPlane) || wanted.is_some_and(Wanted::is_control_plane)
+}

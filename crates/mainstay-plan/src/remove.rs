@@ -1,0 +1,399 @@
+//! What must go: machines that the file does not want any more, and everything for `down`.
+//!
+//! A control plane leaves etcd first, then the machine stops, then its Node goes, then the VM: each while the one before still proves it.
+
+use mainstay_spec::Role;
+
+use crate::cluster::Course;
+use crate::desired::Wanted;
+use crate::gate;
+use crate::image;
+use crate::machine::is_control_plane;
+use crate::mark::{Mark, TAG};
+use crate::observed::{Member, Observed, Power, Seen, Talos};
+use crate::plan::Draft;
+use crate::step::{Action, EtcdMember, Impact, LeaveBy, Peer, Remark, StepId, Subject};
+use crate::survey::{Owned, Survey};
+use crate::talos::Etcd;
+
+/// Plans for nothing.
+pub(crate) fn everything(survey: &Survey<'_>, images: &[String], draft: &mut Draft) {
+    for (vmid, why) in &survey.unknown {
+        let known = survey.desired.vmids.get(vmid);
+        if known.is_some() || survey.desired.vmids.is_empty() {
+            let subject = known.map_or_else(|| format!("vm {vmid}"), |claimant| claimant.machine.clone());
+            draft.hold(Subject::Machine(subject), "remove", why.clone());
+        }
+    }
+    for (name, owned) in &survey.ours {
+        if let Some(reason) = unremovable(survey, owned) {
+            draft.hold(Subject::Machine(name.clone()), "remove", reason);
+            continue;
+        }
+        let marked = repair(survey, name, owned, draft);
+        let freed = leftovers_of(survey, owned.vm.vmid, marked, draft);
+        let stopped = stop(name, owned, marked.into_iter().collect(), draft);
+        delete(
+            survey,
+            name,
+            owned,
+            stopped.into_iter().chain(marked).chain(freed).collect(),
+            draft,
+        );
+    }
+    strays(survey, draft);
+    image::delete(survey.observed, images, draft);
+}
+
+/// Volumes of machines that are gone. Only those that our journal saw as ours go; the others are named.
+pub(crate) fn strays(survey: &Survey<'_>, draft: &mut Draft) {
+    let leftovers = survey.observed.leftovers.yes().into_iter().flatten();
+    for left in leftovers.filter(|left| !survey.ours.values().any(|owned| owned.vm.vmid == left.vmid)) {
+        let subject = Subject::Volume(left.volume.clone());
+        if left.journaled && !survey.vms.contains_key(&left.vmid) {
+            let action = Action::VolumeDelete {
+                at: left.at.clone(),
+                volume: left.volume.clone(),
+            };
+            draft
+                .step(subject, action)
+                .because("left by a machine of ours that is gone")
+                .impact(Impact::Wipe)
+                .add();
+        } else if survey.desired.vmids.contains_key(&left.vmid) && !survey.vms.contains_key(&left.vmid) {
+            let reason = format!(
+                "it bears our VMID {}, but no machine proves that it is ours; if it is: pvesm free {}",
+                left.vmid, left.volume
+            );
+            draft.hold(subject, "remove", reason);
+        }
+    }
+}
+
+/// Plans for the machines that are ours and not wanted.
+pub(crate) fn unwanted(course: &mut Course<'_, '_>, after: &[StepId]) {
+    let survey = course.survey;
+    let etcd = course.etcd();
+    let mut members = survey.observed.etcd.yes().cloned().unwrap_or_default();
+    let mut last = after.to_vec();
+    let mut leaving: Vec<(&String, &Owned<'_>)> = survey
+        .ours
+        .iter()
+        .filter(|(name, _)| !survey.wanted.contains_key(name.as_str()))
+        .collect();
+    // Workers first, and the youngest control plane before the oldest.
+    leaving.sort_by_key(|(name, owned)| {
+        (
+            owned.role() == Some(Role::ControlPlane),
+            std::cmp::Reverse(name.len()),
+            std::cmp::Reverse(*name),
+        )
+    });
+    for (name, owned) in leaving {
+        if let Some(reason) = unremovable(survey, owned) {
+            course.draft.hold(Subject::Machine(name.clone()), "remove", reason);
+            continue;
+        }
+        let held = match unsafe_now(survey, &etcd) {
+            Some(reason) => Err(reason),
+            None if is_control_plane(owned, None) => control_plane(course, name, owned, &etcd, &mut members, &mut last),
+            None => {
+                let marked = repair(survey, name, owned, &mut course.draft);
+                go(course, name, owned, marked.into_iter().collect());
+                Ok(())
+            }
+        };
+        if let Err(reason) = held {
+            course.draft.hold(Subject::Machine(name.clone()), "remove", reason);
+            revive(course, name, owned);
+        }
+    }
+    if matches!(etcd, Etcd::Exists) {
+        orphans(course, &mut members, &mut last);
+    }
+    stale_nodes(survey, &mut course.draft);
+    strays(survey, &mut course.draft);
+}
+
+/// Nodes that are no machine of ours. Somebody may have joined them on purpose, so they are only named.
+fn stale_nodes(survey: &Survey<'_>, draft: &mut Draft) {
+    let nodes = survey
+        .observed
+        .kubernetes
+        .yes()
+        .map(|kubernetes| kubernetes.nodes.keys())
+        .into_iter()
+        .flatten();
+    let strange = |name: &&String| !survey.wanted.contains_key(name.as_str()) && !survey.ours.contains_key(*name);
+    for name in nodes.filter(strange) {
+        draft.plan.notes.push(format!(
+            "node {name} is no machine of ours; if it is gone for good: kubectl delete node {name}"
+        ));
+    }
+}
+
+/// A control plane that cannot go yet may be what the others wait for: its etcd data, or its vote. It is made to speak.
+fn revive(course: &mut Course<'_, '_>, name: &str, owned: &Owned<'_>) {
+    let unread = is_control_plane(owned, None) && owned.is_filled() && course.unread(name, owned).is_some();
+    let speaks = matches!(owned.vm.power, Power::Running | Power::Stopped);
+    let Some(address) = owned.config.address.filter(|_| unread && speaks) else {
+        return;
+    };
+    let subject = Subject::Machine(name.to_owned());
+    let marked = repair(course.survey, name, owned, &mut course.draft);
+    let start = Action::MachineStart { vm: owned.at() };
+    let why = "it cannot go before it is read";
+    let started = (!owned.runs()).then(|| course.draft.step(subject.clone(), start).because(why).needs(marked).add());
+    let action = Action::TalosAwait {
+        address: address.addr(),
+        uuid: course.survey.desired.uuid(name),
+    };
+    course.draft.step(subject, action).because(why).needs(started).add();
+}
+
+/// A control plane goes only if etcd lives on without it.
+fn control_plane(
+    course: &mut Course<'_, '_>,
+    name: &str,
+    owned: &Owned<'_>,
+    etcd: &Etcd,
+    members: &mut Vec<Member>,
+    last: &mut Vec<StepId>,
+) -> Result<(), String> {
+    let survey = course.survey;
+    let member = members.iter().find(|member| member.name == name).cloned();
+    if let (Etcd::Exists, Seen::Unknown(why)) = (etcd, &survey.observed.etcd) {
+        return Err(format!("whether etcd survives it is unknown: {why}"));
+    }
+    let rest: Vec<Member> = members.iter().filter(|other| other.name != name).cloned().collect();
+    let by = match &member {
+        Some(member) if member.votes() => {
+            gate::may_leave(members, name)?;
+            Some(who_takes_out(course, member, &rest)?)
+        }
+        Some(member) => Some(who_takes_out(course, member, &rest)?),
+        None => None,
+    };
+    *members = rest;
+    let marked = repair(survey, name, owned, &mut course.draft);
+    let needs: Vec<StepId> = marked.into_iter().chain(last.iter().copied()).collect();
+    let left = member
+        .zip(by)
+        .map(|(member, by)| leave(course, &member, by, needs))
+        .or(marked);
+    let gone = go(course, name, owned, left.into_iter().chain(last.iter().copied()).collect());
+    *last = vec![gone];
+    Ok(())
+}
+
+/// Members whose machine is gone and not wanted again. They count for the majority, so they must not stay.
+fn orphans(course: &mut Course<'_, '_>, members: &mut Vec<Member>, last: &mut Vec<StepId>) {
+    let survey = course.survey;
+    let is_orphan = |member: &&Member| {
+        let known = survey.wanted.contains_key(member.name.as_str()) || survey.ours.contains_key(&member.name);
+        !member.name.is_empty() && !known && survey.unknown.is_empty()
+    };
+    for member in members.iter().filter(is_orphan).cloned().collect::<Vec<_>>() {
+        let gated = if member.votes() {
+            gate::may_leave(members, &member.name)
+        } else {
+            Ok(())
+        };
+        members.retain(|other| other.id != member.id);
+        match gated.and_then(|()| who_takes_out(course, &member, members)) {
+            Ok(by) => *last = vec![leave(course, &member, by, last.clone())],
+            Err(reason) => course.draft.hold(Subject::Node(member.name.clone()), "remove", reason),
+        }
+    }
+}
+
+/// A member leaves by itself while it answers; else one of the rest removes it.
+fn who_takes_out(course: &Course<'_, '_>, member: &Member, rest: &[Member]) -> Result<LeaveBy, String> {
+    let survey = course.survey;
+    let own_address = survey.ours.get(&member.name).and_then(|owned| owned.config.address);
+    let answers = matches!(survey.talos(&member.name), Some(Talos::Running(_)));
+    match own_address.filter(|_| answers && member.healthy) {
+        Some(address) => Ok(LeaveBy::Itself(address.addr())),
+        None => survivor(course, rest).map(LeaveBy::Survivor),
+    }
+}
+
+fn leave(course: &mut Course<'_, '_>, member: &Member, by: LeaveBy, needs: Vec<StepId>) -> StepId {
+    let subject = Subject::Machine(member.name.clone());
+    let action = Action::EtcdLeave {
+        member: EtcdMember {
+            name: member.name.clone(),
+            id: member.id,
+        },
+        by,
+    };
+    course
+        .draft
+        .step(subject, action)
+        .because("not in cluster.yaml")
+        .impact(Impact::Live)
+        .needs(needs)
+        .add()
+}
+
+fn survivor(course: &Course<'_, '_>, rest: &[Member]) -> Result<Peer, String> {
+    let healthy = |wanted: &&Wanted| {
+        rest.iter()
+            .any(|member| member.name == wanted.name() && member.healthy && member.votes())
+    };
+    let found = course.wish.control_planes().find(healthy);
+    found
+        .map(|wanted| Peer {
+            machine: wanted.name().to_owned(),
+            address: wanted.address(),
+        })
+        .ok_or_else(|| "no healthy control plane is there to take it out of etcd".to_owned())
+}
+
+/// Stop, Node, VM. Returns the last.
+fn go(course: &mut Course<'_, '_>, name: &str, owned: &Owned<'_>, needs: Vec<StepId>) -> StepId {
+    let survey = course.survey;
+    let is_node = survey
+        .observed
+        .kubernetes
+        .yes()
+        .is_some_and(|kubernetes| kubernetes.nodes.contains_key(name));
+    let stopped = stop(name, owned, needs.clone(), &mut course.draft);
+    let mut before: Vec<StepId> = needs;
+    before.extend(stopped);
+    if is_node {
+        let subject = Subject::Machine(name.to_owned());
+        let adding = course
+            .draft
+            .step(subject, Action::NodeDelete)
+            .because("its machine goes")
+            .impact(Impact::Live);
+        before.push(adding.needs(before.clone()).add());
+    }
+    let first = before.first().copied();
+    before.extend(leftovers_of(survey, owned.vm.vmid, first, &mut course.draft));
+    delete(survey, name, owned, before, &mut course.draft)
+}
+
+fn stop(name: &str, owned: &Owned<'_>, needs: Vec<StepId>, draft: &mut Draft) -> Option<StepId> {
+    if owned.vm.power == Power::Stopped {
+        return None;
+    }
+    let action = Action::MachineStop { vm: owned.at() };
+    let adding = draft
+        .step(Subject::Machine(name.to_owned()), action)
+        .because("it goes")
+        .impact(Impact::Live);
+    Some(adding.needs(needs).add())
+}
+
+fn delete(survey: &Survey<'_>, name: &str, owned: &Owned<'_>, needs: Vec<StepId>, draft: &mut Draft) -> StepId {
+    let action = Action::MachineDelete {
+        vm: owned.at(),
+        uuid: survey.desired.uuid(name),
+        volumes: owned.volumes(),
+    };
+    let why = if survey.desired.wish().is_some() {
+        "not in cluster.yaml"
+    } else {
+        "nothing is wanted"
+    };
+    draft
+        .step(Subject::Machine(name.to_owned()), action)
+        .because(why)
+        .impact(Impact::Wipe)
+        .needs(needs)
+        .add()
+}
+
+/// Volumes without a reference that bear the VMID of a machine that is ours, freed while the machine still proves them.
+fn leftovers_of(survey: &Survey<'_>, vmid: u32, after: Option<StepId>, draft: &mut Draft) -> Vec<StepId> {
+    let leftovers = survey
+        .observed
+        .leftovers
+        .yes()
+        .into_iter()
+        .flatten()
+        .filter(|left| left.vmid == vmid);
+    let free = |left: &crate::observed::Leftover| {
+        let action = Action::VolumeDelete {
+            at: left.at.clone(),
+            volume: left.volume.clone(),
+        };
+        let adding = draft
+            .step(Subject::Volume(left.volume.clone()), action)
+            .because("left by its machine, which goes");
+        adding.impact(Impact::Wipe).needs(after).add()
+    };
+    leftovers.map(free).collect()
+}
+
+/// Puts marks back, so that the proof is whole when the deletion asks for it.
+fn repair(survey: &Survey<'_>, name: &str, owned: &Owned<'_>, draft: &mut Draft) -> Option<StepId> {
+    if owned.missing.is_empty() {
+        return None;
+    }
+    let mark = owned.mark.clone().unwrap_or_else(|| Mark {
+        cluster: survey.desired.cluster.clone(),
+        cluster_id: survey.desired.id(),
+        machine: name.to_owned(),
+        role: survey
+            .desired
+            .vmids
+            .get(&owned.vm.vmid)
+            .map_or(Role::Worker, |claimant| claimant.role),
+        vmid: owned.vm.vmid,
+        shape: None,
+        versions: None,
+        bootstrap: false,
+        lease: None,
+    });
+    let remark = Remark {
+        vm: owned.at(),
+        mark,
+        tags: [TAG.to_owned()].into(),
+    };
+    let missing: Vec<String> = owned.missing.iter().map(ToString::to_string).collect();
+    let why = format!("ours by its UUID, but its {} is missing", missing.join(" and "));
+    Some(
+        draft
+            .step(Subject::Machine(name.to_owned()), Action::MachineMark(Box::new(remark)))
+            .because(why)
+            .add(),
+    )
+}
+
+/// Why a VM of ours cannot be removed, whatever the cluster says.
+fn unremovable(survey: &Survey<'_>, owned: &Owned<'_>) -> Option<String> {
+    if let Some(reason) = no_quorum(survey.observed) {
+        return Some(reason);
+    }
+    if owned.config.protection {
+        let vmid = owned.vm.vmid;
+        return Some(format!(
+            "it is protected in PVE, which mainstay respects; to lift it: qm set {vmid} --protection 0"
+        ));
+    }
+    if owned.vm.template {
+        return None;
+    }
+    owned.blocked(survey.observed)
+}
+
+/// Without quorum PVE destroys the disks, then fails and keeps the config: the worst of both.
+fn no_quorum(observed: &Observed) -> Option<String> {
+    match &observed.quorate {
+        Seen::Yes(true) => None,
+        Seen::Yes(false) | Seen::No => Some("PVE has no quorum".to_owned()),
+        Seen::Unknown(why) => Some(format!("whether PVE has quorum is unknown: {why}")),
+    }
+}
+
+/// Why nothing may leave the cluster now.
+fn unsafe_now(survey: &Survey<'_>, etcd: &Etcd) -> Option<String> {
+    match (etcd, &survey.observed.kubernetes) {
+        (Etcd::Unknown(why), _) => Some(format!("a control plane cannot be read: {why}")),
+        (Etcd::Exists, Seen::Unknown(why)) => Some(format!("its Node cannot be removed, Kubernetes does not answer: {why}")),
+        _ => None,
+    }
+}

@@ -1,0 +1,318 @@
+//! The file changed, or somebody changed the machines.
+
+use expect_test::expect;
+use mainstay_plan::{Power, Seen};
+use mainstay_spec::Mib;
+
+use crate::world::{ONE, THREE_AND_TWO, settled};
+
+#[test]
+fn more_memory_restarts_control_planes_one_at_a_time() {
+    let mut world = settled(THREE_AND_TWO).edit("count: 3, cpu: 4, memory: 8GiB", "count: 3, cpu: 4, memory: 16GiB");
+    expect![[r#"
+         1 machine.change prod-cp-1 memory [live]: memory 8 GiB -> 16 GiB
+         2 machine.reboot prod-cp-1 [reboot] <- 1: takes effect at a restart
+         3 etcd.join prod-cp-1 <- 2: it restarted
+         4 node.await prod-cp-1 <- 2 3: it restarted
+         5 machine.change prod-cp-2 memory [live] <- 4: memory 8 GiB -> 16 GiB
+         6 machine.reboot prod-cp-2 [reboot] <- 4 5: takes effect at a restart
+         7 etcd.join prod-cp-2 <- 6: it restarted
+         8 node.await prod-cp-2 <- 6 7: it restarted
+         9 machine.change prod-cp-3 memory [live] <- 8: memory 8 GiB -> 16 GiB
+        10 machine.reboot prod-cp-3 [reboot] <- 8 9: takes effect at a restart
+        11 etcd.join prod-cp-3 <- 10: it restarted
+        12 node.await prod-cp-3 <- 10 11: it restarted"#]]
+    .assert_eq(&world.plan().trace());
+    expect![[r#"
+        ~ machine prod-cp-1 vm 2001 pve1 memory 8 GiB -> 16 GiB, reboot, join etcd, await node: changed in the file
+        ~ machine prod-cp-2 vm 2002 pve2 memory 8 GiB -> 16 GiB, reboot, join etcd, await node: changed in the file
+        ~ machine prod-cp-3 vm 2003 pve3 memory 8 GiB -> 16 GiB, reboot, join etcd, await node: changed in the file"#]]
+    .assert_eq(&world.plan().render());
+    world.settle();
+}
+
+#[test]
+fn more_processors_restart_workers_one_at_a_time() {
+    let mut world = settled(THREE_AND_TWO).edit("count: 2, cpu: 4", "count: 2, cpu: 8");
+    expect![[r#"
+         1 machine.change prod-w-1 cores [live]: cpu 4 -> 8
+         2 machine.reboot prod-w-1 [reboot] <- 1: takes effect at a restart
+         3 node.await prod-w-1 <- 2: it restarted
+         4 machine.change prod-w-2 cores [live] <- 3: cpu 4 -> 8
+         5 machine.reboot prod-w-2 [reboot] <- 3 4: takes effect at a restart
+         6 node.await prod-w-2 <- 5: it restarted"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+}
+
+#[test]
+fn the_only_control_plane_may_restart() {
+    let mut world = settled(ONE).edit("count: 1,", "count: 1, cpu: 8,");
+    expect![[r#"
+         1 machine.change lab-cp-1 cores [live]: cpu 4 -> 8
+         2 machine.reboot lab-cp-1 [reboot] <- 1: takes effect at a restart
+         3 etcd.join lab-cp-1 <- 2: it restarted
+         4 node.await lab-cp-1 <- 2 3: it restarted"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+}
+
+#[test]
+fn a_control_plane_does_not_restart_while_another_is_away() {
+    let world = settled(THREE_AND_TWO)
+        .edit("count: 3, cpu: 4", "count: 3, cpu: 8")
+        .blurred(|seen| {
+            if let Seen::Yes(members) = &mut seen.etcd {
+                members[1].healthy = false;
+            }
+        });
+    expect![[r#"
+        ~ machine prod-cp-2 vm 2002 pve2 join etcd, cpu 4 -> 8, reboot, join etcd, await node: changed in the file
+        . change prod-cp-1 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)
+        . change prod-cp-3 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)"#]]
+    .assert_eq(&world.plan().render());
+}
+
+#[test]
+fn a_stopped_machine_is_changed_before_it_starts() {
+    let mut world = settled(THREE_AND_TWO)
+        .stopped("prod-w-1")
+        .edit("count: 2, cpu: 4", "count: 2, cpu: 8");
+    expect![[r#"
+        ~ machine prod-w-1 vm 3001 pve1 cpu 4 -> 8, start, configure, await node: it is stopped
+        ~ machine prod-w-2 vm 3002 pve2 cpu 4 -> 8, reboot, await node: changed in the file"#]]
+    .assert_eq(&world.plan().render());
+    world.settle();
+}
+
+#[test]
+fn disks_grow_live() {
+    let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 80GiB");
+    expect![[r#"
+         1 machine.grow prod-w-1 scsi0 to 80 GiB [live]: disk 60 -> 80 GiB
+         2 machine.mark prod-w-1 <- 1: records the shape that is in force
+         3 machine.grow prod-w-2 scsi0 to 80 GiB [live]: disk 60 -> 80 GiB
+         4 machine.mark prod-w-2 <- 3: records the shape that is in force"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+}
+
+#[test]
+fn a_disk_never_shrinks() {
+    let world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 50GiB");
+    expect![[r#"
+        refused (gate): prod-w-1: its disk cannot shrink from 60 GiB to 50 GiB
+          why:  PVE shrinks no disks, and what is at the end of this one would be lost.
+          help: write 60GiB, or remove the machine first and add it again.
+        refused (gate): prod-w-2: its disk cannot shrink from 60 GiB to 50 GiB
+          why:  PVE shrinks no disks, and what is at the end of this one would be lost.
+          help: write 60GiB, or remove the machine first and add it again."#]]
+    .assert_eq(&world.plan().render());
+}
+
+#[test]
+fn an_extra_disk_is_attached_live() {
+    let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, disks: [{ name: longhorn, size: 100GiB }]");
+    expect![[r#"
+         1 machine.change prod-w-1 disk [live]: disk longhorn 100 GiB
+         2 machine.change prod-w-2 disk [live]: disk longhorn 100 GiB"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+    let mut world = world.edit("size: 100GiB", "size: 200GiB");
+    expect![[r#"
+        ~ machine prod-w-1 vm 3001 pve1 disk longhorn 100 -> 200 GiB, mark: changed in the file
+        ~ machine prod-w-2 vm 3002 pve2 disk longhorn 100 -> 200 GiB, mark: changed in the file"#]]
+    .assert_eq(&world.plan().render());
+    world.settle();
+}
+
+#[test]
+fn an_extra_disk_that_left_the_file_stays_and_is_named() {
+    let world = settled(&THREE_AND_TWO.replace("disk: 60GiB", "disk: 60GiB, disks: [{ name: longhorn, size: 100GiB }]"));
+    let world = world.edit(", disks: [{ name: longhorn, size: 100GiB }]", "");
+    expect![[r#"
+        ~ machine prod-w-1 vm 3001 pve1 mark: records the shape that is in force
+        ~ machine prod-w-2 vm 3002 pve2 mark: records the shape that is in force
+        . change prod-w-1 held: disk longhorn is not in the file any more; it may hold data, so it stays: detach it in PVE
+        . change prod-w-2 held: disk longhorn is not in the file any more; it may hold data, so it stays: detach it in PVE"#]]
+    .assert_eq(&world.plan().render());
+}
+
+#[test]
+fn tags_and_names_change_live() {
+    let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, tags: [team-a]");
+    world.vm("prod-w-1").name = Some("renamed".to_owned());
+    world.config("prod-w-1").name = Some("renamed".to_owned());
+    expect![[r#"
+         1 machine.change prod-w-1 name+tags: name renamed -> prod-w-1, tags team-a
+         2 machine.change prod-w-2 tags: tags team-a"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+}
+
+#[test]
+fn another_bridge_or_vlan_changes_live() {
+    let mut world = settled(THREE_AND_TWO).edit("vip: 10.10.0.20", "vip: 10.10.0.20, bridge: vmbr1, vlan: 20");
+    expect![[r#"
+        ~ machine prod-cp-1 vm 2001 pve1 network vmbr0 -> vmbr1.20: changed in the file
+        ~ machine prod-cp-2 vm 2002 pve2 network vmbr0 -> vmbr1.20: changed in the file
+        ~ machine prod-cp-3 vm 2003 pve3 network vmbr0 -> vmbr1.20: changed in the file
+        ~ machine prod-w-1 vm 3001 pve1 network vmbr0 -> vmbr1.20: changed in the file
+        ~ machine prod-w-2 vm 3002 pve2 network vmbr0 -> vmbr1.20: changed in the file"#]]
+    .assert_eq(&world.plan().render());
+    world.settle();
+}
+
+#[test]
+fn other_dns_servers_change_the_first_boot() {
+    let mut world = settled(ONE).edit("dns: [1.1.1.1]", "dns: [9.9.9.9]");
+    expect!["~ machine lab-cp-1 vm 2001 pve1 first boot 10.10.0.11/16 via 10.10.0.1 dns 1.1.1.1 -> 10.10.0.11/16 via 10.10.0.1 dns 9.9.9.9: changed in the file"].assert_eq(&world.plan().render());
+    world.settle();
+}
+
+#[test]
+fn an_address_of_a_machine_that_exists_cannot_change() {
+    let world = settled(THREE_AND_TWO).edit("addresses: 10.10.0.21+", "addresses: 10.10.0.31+");
+    expect![[r#"
+        refused (gate): prod-w-1: its address cannot change from 10.10.0.21 to 10.10.0.31
+          why:  etcd, certificates and the other nodes know it by its address; this version changes no addresses.
+          help: put 10.10.0.21 back, or remove the machine first and add it again.
+        refused (gate): prod-w-2: its address cannot change from 10.10.0.22 to 10.10.0.32
+          why:  etcd, certificates and the other nodes know it by its address; this version changes no addresses.
+          help: put 10.10.0.22 back, or remove the machine first and add it again."#]]
+    .assert_eq(&world.plan().render());
+}
+
+#[test]
+fn another_mac_or_firmware_is_refused() {
+    let world = settled(ONE).edit("count: 1,", "count: 1, firmware: seabios,");
+    let world = world.edit("pools:", "machines: { lab-cp-1: { mac: 'BC:24:11:00:00:17' } }\npools:");
+    expect![[r#"
+        refused (gate): lab-cp-1: its MAC cannot change from 16:A9:B0:B0:47:72 to BC:24:11:00:00:17
+          why:  the node finds its network card by the MAC; with another it would come up without an address.
+          help: put 16:A9:B0:B0:47:72 back, or remove the machine first and add it again.
+        refused (gate): lab-cp-1: its firmware cannot change from ovmf to seabios
+          why:  an installed system boots with the firmware it was installed for.
+          help: put ovmf back, or remove the machine first and add it again."#]]
+    .assert_eq(&world.plan().render());
+}
+
+#[test]
+fn another_vmid_range_leaves_machines_where_they_are() {
+    let mut world = settled(THREE_AND_TWO).edit("vmids: 3001+", "vmids: 4001+");
+    expect![[r#"
+        . change prod-w-1 held: it stays VM 3001: a VM cannot change its VMID to 4001
+        . change prod-w-2 held: it stays VM 3002: a VM cannot change its VMID to 4002"#]]
+    .assert_eq(&world.plan().render());
+    assert_eq!(world.settle(), 0);
+}
+
+#[test]
+fn machines_are_not_renamed() {
+    let world = settled(THREE_AND_TWO).edit("prod-w-{n}", "node-{n}");
+    expect![[r#"
+        refused (conflict): VMID 3001 of node-1 is taken by VM prod-w-1 on pve1
+          why:  it is prod-w-1 of this cluster, and a machine cannot be renamed.
+          help: choose other VMIDs: `vmids` of the pool, or `vmid` of the machine.
+        refused (conflict): VMID 3002 of node-2 is taken by VM prod-w-2 on pve2
+          why:  it is prod-w-2 of this cluster, and a machine cannot be renamed.
+          help: choose other VMIDs: `vmids` of the pool, or `vmid` of the machine."#]]
+    .assert_eq(&world.plan().render());
+}
+
+#[test]
+fn what_somebody_else_changed_is_told_apart_and_changed_back() {
+    let mut world = settled(THREE_AND_TWO);
+    world.config("prod-w-1").memory = Mib(4096);
+    expect![[r#"
+        ! prod-w-1 memory is 4 GiB, was set to 8 GiB
+        ~ machine prod-w-1 vm 3001 pve1 memory 4 GiB -> 8 GiB, reboot, await node: changed outside"#]]
+    .assert_eq(&world.plan().render());
+    world.settle();
+}
+
+#[test]
+fn a_change_that_waits_for_a_restart_gets_one() {
+    let mut world = settled(THREE_AND_TWO);
+    world.config("prod-w-1").pending.insert("memory".to_owned());
+    world.config("prod-w-2").pending.insert("hotplug".to_owned());
+    expect![[r#"
+         1 machine.reboot prod-w-1 [reboot]: memory: written, but not in force until a restart
+         2 node.await prod-w-1 <- 1: it restarted"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+}
+
+#[test]
+fn a_machine_that_moved_stays_where_it_is() {
+    let world = settled(THREE_AND_TWO).changed(|world| world.vm("prod-w-1").host = "pve3".to_owned());
+    expect!["nothing to do"].assert_eq(&world.plan().render());
+}
+
+#[test]
+fn another_talos_or_kubernetes_version_is_refused_by_name() {
+    let world = settled(THREE_AND_TWO).edit("pools:", "talos: { version: 1.13.9 }\nkubernetes: 1.35.2\npools:");
+    expect![[r#"
+        refused (gate): Talos cannot change from 1.14.1 to 1.13.9
+          why:  the cluster runs Talos 1.14.1; this version of mainstay does no upgrades.
+          help: write `talos.version: 1.14.1`, or leave it out.
+        refused (gate): Kubernetes cannot change from 1.37.0 to 1.35.2
+          why:  the cluster runs Kubernetes 1.37.0; this version of mainstay does no upgrades.
+          help: write `kubernetes: 1.37.0`, or leave it out."#]]
+    .assert_eq(&world.plan().render());
+}
+
+#[test]
+fn a_version_left_out_means_what_runs() {
+    let world = settled(&THREE_AND_TWO.replace("pools:", "talos: { version: 1.12.3 }\nkubernetes: 1.34.0\npools:"));
+    let mut world = world.edit("talos: { version: 1.12.3 }\nkubernetes: 1.34.0\n", "");
+    expect!["nothing to do"].assert_eq(&world.plan().render());
+    // Even while every machine is silent, since their marks say it.
+    world.vms().values_mut().for_each(|vm| vm.power = Power::Stopped);
+    assert!(world.plan().refusals.is_empty());
+    assert_eq!(world.plan().versions.unwrap().talos.to_string(), "1.12.3");
+}
+
+#[test]
+fn a_changed_config_is_applied_where_it_changed() {
+    let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, labels: { tier: gold }");
+    expect![[r#"
+         1 talos.reconfigure prod-w-1 [reboot]: its config differs
+         2 node.await prod-w-1 <- 1: it restarted
+         3 talos.reconfigure prod-w-2 [reboot] <- 2: its config differs
+         4 node.await prod-w-2 <- 3: it restarted"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+}
+
+#[test]
+fn one_restart_serves_a_new_shape_and_a_new_config() {
+    let mut world = settled(THREE_AND_TWO).edit(
+        "cpu: 4, memory: 8GiB, disk: 60GiB",
+        "cpu: 8, memory: 8GiB, disk: 60GiB, labels: { tier: gold }",
+    );
+    expect![[r#"
+         1 talos.reconfigure prod-w-1 [live]: its config differs
+         2 machine.change prod-w-1 cores [live]: cpu 4 -> 8
+         3 machine.reboot prod-w-1 [reboot] <- 1 2: takes effect at a restart
+         4 node.await prod-w-1 <- 3: it restarted
+         5 talos.reconfigure prod-w-2 [live] <- 4: its config differs
+         6 machine.change prod-w-2 cores [live] <- 4: cpu 4 -> 8
+         7 machine.reboot prod-w-2 [reboot] <- 4 5 6: takes effect at a restart
+         8 node.await prod-w-2 <- 7: it restarted"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+}
+
+#[test]
+fn memory_that_the_host_does_not_have_is_refused() {
+    let world = settled(THREE_AND_TWO).edit("memory: 8GiB, disk: 60GiB", "memory: 512GiB, disk: 60GiB");
+    expect![[r#"
+        refused (lacking): pve1 cannot carry prod-w-1 as it is wanted
+          why:  pve1: 100 GiB of memory free, 504 GiB more needed
+          help: make room, or migrate the machine to another host in PVE.
+        refused (lacking): pve2 cannot carry prod-w-2 as it is wanted
+          why:  pve2: 100 GiB of memory free, 504 GiB more needed
+          help: make room, or migrate the machine to another host in PVE."#]]
+    .assert_eq(&world.plan().render());
+}

@@ -1,0 +1,217 @@
+//! Machines go only when nothing breaks without them.
+
+use expect_test::expect;
+use mainstay_plan::{Power, Seen};
+
+use crate::world::{THREE_AND_TWO, World, empty, settled};
+
+fn five_and_two() -> World {
+    settled(&THREE_AND_TWO.replace("count: 3", "count: 5"))
+}
+
+#[test]
+fn a_worker_that_left_the_file_stops_loses_its_node_and_goes() {
+    let mut world = settled(THREE_AND_TWO).edit("count: 2", "count: 1");
+    expect![[r#"
+         1 machine.stop prod-w-2 [live]: it goes
+         2 node.delete prod-w-2 [live] <- 1: its machine goes
+         3 machine.delete prod-w-2 [wipe] <- 1 2: not in cluster.yaml"#]]
+    .assert_eq(&world.plan().trace());
+    expect!["- machine prod-w-2 vm 3002 pve2 stop, delete node, 3 volumes: not in cluster.yaml"]
+        .assert_eq(&world.plan().render());
+    world.settle();
+    assert!(!world.nodes.contains("prod-w-2"));
+}
+
+#[test]
+fn workers_are_added_without_touching_the_others() {
+    let mut world = settled(THREE_AND_TWO).edit("count: 2", "count: 4");
+    expect![[r#"
+        + machine prod-w-3 vm 3003 pve3 4 cpu 8 GiB 10.10.0.23: pool worker: 2 -> 4
+        + machine prod-w-4 vm 3004 pve1 4 cpu 8 GiB 10.10.0.24: pool worker: 2 -> 4"#]]
+    .assert_eq(&world.plan().render());
+    world.settle();
+}
+
+#[test]
+fn control_planes_are_added_one_by_one() {
+    let yaml = THREE_AND_TWO.replace("count: 3", "count: 1");
+    let mut world = settled(&yaml).edit("count: 1", "count: 3");
+    expect![[r#"
+         1 machine.claim prod-cp-2 vm 2002 on pve2: pool control-plane: 1 -> 3
+         2 machine.fill prod-cp-2 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 1: it has no disk
+         3 machine.grow prod-cp-2 scsi0 to 40 GiB <- 2: the disk has the size of the image
+         4 machine.start prod-cp-2 <- 3: it is new
+         5 machine.claim prod-cp-3 vm 2003 on pve3: pool control-plane: 1 -> 3
+         6 machine.fill prod-cp-3 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 5: it has no disk
+         7 machine.grow prod-cp-3 scsi0 to 40 GiB <- 6: the disk has the size of the image
+         8 machine.start prod-cp-3 <- 7: it is new
+         9 talos.configure prod-cp-2 <- 4: it is new
+        10 etcd.join prod-cp-2 <- 9: a new member
+        11 talos.configure prod-cp-3 <- 8 10: it is new
+        12 etcd.join prod-cp-3 <- 11: a new member
+        13 node.await prod-cp-2 <- 9: not a node yet
+        14 node.await prod-cp-3 <- 11: not a node yet"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+    assert_eq!(world.members.len(), 3);
+}
+
+#[test]
+fn control_planes_leave_etcd_first_and_one_by_one() {
+    let mut world = five_and_two().edit("count: 5", "count: 3");
+    expect![[r#"
+         1 etcd.leave prod-cp-5 [live]: not in cluster.yaml
+         2 machine.stop prod-cp-5 [live] <- 1: it goes
+         3 node.delete prod-cp-5 [live] <- 1 2: its machine goes
+         4 machine.delete prod-cp-5 [wipe] <- 1 2 3: not in cluster.yaml
+         5 etcd.leave prod-cp-4 [live] <- 4: not in cluster.yaml
+         6 machine.stop prod-cp-4 [live] <- 4 5: it goes
+         7 node.delete prod-cp-4 [live] <- 4 5 6: its machine goes
+         8 machine.delete prod-cp-4 [wipe] <- 4 5 6 7: not in cluster.yaml"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+    assert_eq!(world.members.len(), 3);
+}
+
+#[test]
+fn a_healthy_control_plane_does_not_leave_while_another_is_away() {
+    let world = settled(THREE_AND_TWO).edit("count: 3", "count: 1").blurred(|seen| {
+        if let Seen::Yes(members) = &mut seen.etcd {
+            members[1].healthy = false;
+        }
+    });
+    expect![[r#"
+        - machine prod-cp-2 vm 2002 pve2 leave etcd, stop, delete node, 3 volumes: not in cluster.yaml
+        . remove prod-cp-3 held: etcd would have 1 of 2 healthy members without it and needs 2 (not healthy: prod-cp-2)"#]]
+    .assert_eq(&world.plan().render());
+}
+
+#[test]
+fn a_dead_control_plane_is_taken_out_by_a_survivor() {
+    let mut world = five_and_two().edit("count: 5", "count: 3").stopped("prod-cp-5");
+    expect![[r#"
+         1 etcd.leave prod-cp-5 by prod-cp-1 [live]: not in cluster.yaml
+         2 node.delete prod-cp-5 [live] <- 1: its machine goes
+         3 machine.delete prod-cp-5 [wipe] <- 1 2: not in cluster.yaml
+         4 etcd.leave prod-cp-4 [live] <- 3: not in cluster.yaml
+         5 machine.stop prod-cp-4 [live] <- 3 4: it goes
+         6 node.delete prod-cp-4 [live] <- 3 4 5: its machine goes
+         7 machine.delete prod-cp-4 [wipe] <- 3 4 5 6: not in cluster.yaml"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+    assert_eq!(world.members.len(), 3);
+}
+
+#[test]
+fn a_member_whose_machine_is_gone_for_good_is_taken_out() {
+    let mut world = five_and_two()
+        .without("prod-cp-4")
+        .without("prod-cp-5")
+        .edit("count: 5", "count: 3");
+    expect![[r#"
+         1 etcd.leave prod-cp-4 by prod-cp-1 [live]: not in cluster.yaml
+         2 etcd.leave prod-cp-5 by prod-cp-1 [live] <- 1: not in cluster.yaml"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+    assert_eq!(world.members.len(), 3);
+}
+
+#[test]
+fn removal_waits_for_kubernetes() {
+    let world = settled(THREE_AND_TWO).edit("count: 2", "count: 1").blurred(|seen| {
+        seen.kubernetes = Seen::Unknown("connection refused".to_owned());
+    });
+    expect![[r#"
+        ~ machine prod-cp-1 await node: Kubernetes does not answer: connection refused
+        ~ machine prod-cp-2 await node: Kubernetes does not answer: connection refused
+        ~ machine prod-cp-3 await node: Kubernetes does not answer: connection refused
+        ~ machine prod-w-1 await node: Kubernetes does not answer: connection refused
+        . remove prod-w-2 held: its Node cannot be removed, Kubernetes does not answer: connection refused"#]]
+    .assert_eq(&world.plan().render());
+}
+
+#[test]
+fn removal_waits_for_pves_quorum_to_be_known() {
+    let world = settled(THREE_AND_TWO).edit("count: 2", "count: 1").blurred(|seen| {
+        seen.quorate = Seen::Unknown("the token lacks Sys.Audit on /".to_owned());
+    });
+    expect![". remove prod-w-2 held: whether PVE has quorum is unknown: the token lacks Sys.Audit on /"]
+        .assert_eq(&world.plan().render());
+    assert!(world.down().plan().steps.is_empty());
+}
+
+#[test]
+fn pves_protection_holds_a_removal_and_refuses_down() {
+    let world = settled(THREE_AND_TWO).changed(|world| world.config("prod-w-2").protection = true);
+    expect![". remove prod-w-2 held: it is protected in PVE, which mainstay respects; to lift it: qm set 3002 --protection 0"]
+        .assert_eq(&world.clone().edit("count: 2", "count: 1").plan().render());
+    expect![[r#"
+        refused (gate): prod-w-2 (VM 3002) is protected in PVE
+          why:  somebody set `protection` on it, and half a cluster is worse than a whole one.
+          help: qm set 3002 --protection 0"#]]
+    .assert_eq(&world.down().plan().render());
+}
+
+#[test]
+fn a_protected_cluster_is_not_taken_down() {
+    let world = settled(THREE_AND_TWO).edit("name: prod", "name: prod\nprotect: true").down();
+    expect![[r#"
+        refused (gate): cluster prod is protected
+          why:  cluster.yaml says `protect: true`.
+          help: take `protect` out of cluster.yaml first."#]]
+    .assert_eq(&world.plan().render());
+}
+
+#[test]
+fn a_locked_machine_holds_its_removal() {
+    let world = settled(THREE_AND_TWO).changed(|world| world.config("prod-w-2").lock = Some("backup".to_owned()));
+    assert_eq!(world.plan().render(), "nothing to do");
+    expect![". remove prod-w-2 held: PVE holds the lock `backup`; if no task runs, root can remove it: qm unlock 3002"]
+        .assert_eq(&world.edit("count: 2", "count: 1").plan().render());
+}
+
+#[test]
+fn a_machine_that_never_joined_goes_without_ceremony() {
+    let mut world = empty(THREE_AND_TWO);
+    let plan = world.plan();
+    world.apply_some(&plan, |step| step.action.name() == "machine.start");
+    let mut world = world.edit("count: 3", "count: 1").edit("count: 2", "count: 1");
+    expect![[r#"
+        ~ machine prod-cp-1 vm 2001 pve1 configure, mark, join etcd, await node: it waits for its config
+        ~ machine prod-w-1 configure, await node: it waits for its config
+        - machine prod-w-2 vm 3002 pve2 stop, 3 volumes: not in cluster.yaml
+        - machine prod-cp-3 vm 2003 pve3 stop, 3 volumes: not in cluster.yaml
+        - machine prod-cp-2 vm 2002 pve2 stop, 3 volumes: not in cluster.yaml
+        + etcd prod-cp-1 begins here: no control plane has etcd data"#]]
+    .assert_eq(&world.plan().render());
+    world.settle();
+    assert_eq!(world.vms().len(), 2);
+}
+
+#[test]
+fn a_paused_machine_is_stopped_to_go_but_not_started_to_stay() {
+    let world = settled(THREE_AND_TWO).changed(|world| world.vm("prod-w-2").power = Power::Stuck("io-error".to_owned()));
+    expect![". start prod-w-2 held: PVE says it is io-error; see its console, then resume or stop it"]
+        .assert_eq(&world.plan().render());
+    expect!["- machine prod-w-2 vm 3002 pve2 stop, delete node, 3 volumes: not in cluster.yaml"]
+        .assert_eq(&world.edit("count: 2", "count: 1").plan().render());
+}
+
+#[test]
+fn down_takes_images_only_when_asked() {
+    use mainstay_plan::{Desired, plan};
+    let world = settled(THREE_AND_TWO).changed(|world| world.vms().clear());
+    let file = world.file();
+    let spec = crate::world::spec(&world.yaml);
+    let desired = Desired::nothing(&spec, world.cluster_id, vec![file]);
+    expect!["- image pve1:local, pve2:local, pve3:local: not kept"].assert_eq(&plan(&desired, &world.look()).render());
+}
+
+#[test]
+fn down_by_name_and_id_needs_no_file() {
+    use mainstay_plan::{Desired, plan};
+    let world = settled(THREE_AND_TWO);
+    let desired = Desired::nothing_of("prod", world.cluster_id, Vec::new());
+    assert_eq!(plan(&desired, &world.look()).summary().machines_to_remove, 5);
+}

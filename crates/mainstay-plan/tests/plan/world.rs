@@ -1,0 +1,790 @@
+//! A small world: a datacenter that a plan can be carried out in, without time and without faults.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use mainstay_plan::{
+    Action, Answer, Config, Desired, EtcdState, Facts, Host, Image, ImageFile, Kubernetes, LeaveBy, Leftover, Mark, Member,
+    Memory, Node, Observed, Plan, Power, Running, Seen, Setting, Step, StepId, Storage, StorageAt, StorageKind, Subject, Talos,
+    Token, Versions, Vm, VmConfig, VmDisk, VmNic, lint, plan, resolve, running,
+};
+use mainstay_spec::{Environment, Gib, Spec};
+use semver::Version;
+use uuid::Uuid;
+
+pub const ID: Uuid = Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0001);
+pub const IMAGE_SIZE: u64 = 1_200_000_000;
+
+/// Three control planes and two workers on three hosts.
+pub const THREE_AND_TWO: &str = "
+name: prod
+datacenter: { endpoint: https://pve.lan:8006 }
+network: { cidr: 10.10.0.0/16, gateway: 10.10.0.1, vip: 10.10.0.20, dns: [1.1.1.1] }
+pools:
+  control-plane: { count: 3, cpu: 4, memory: 8GiB, disk: 40GiB, addresses: 10.10.0.11+, vmids: 2001+, names: 'prod-cp-{n}' }
+  worker: { count: 2, cpu: 4, memory: 8GiB, disk: 60GiB, addresses: 10.10.0.21+, vmids: 3001+, names: 'prod-w-{n}' }
+";
+
+pub const ONE: &str = "
+name: lab
+datacenter: { endpoint: https://pve.lan:8006 }
+network: { cidr: 10.10.0.0/16, gateway: 10.10.0.1, dns: [1.1.1.1] }
+pools:
+  control-plane: { count: 1, addresses: 10.10.0.11+, vmids: 2001+, names: 'lab-cp-{n}' }
+";
+
+pub fn spec(yaml: &str) -> Spec {
+    match mainstay_spec::load(yaml, "cluster.yaml", &Environment::default(), &|_| None) {
+        Ok(checked) => checked.spec,
+        Err(faults) => panic!("{faults:?}"),
+    }
+}
+
+/// What runs inside a VM.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Guest {
+    pub config: Option<Config>,
+    pub etcd: bool,
+    /// Does not answer, although it runs.
+    pub silent: bool,
+    /// Has a certificate for its API. A worker gets it from a control plane that is configured, whether bootstrapped or not.
+    pub certified: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct World {
+    pub yaml: String,
+    pub cluster_id: Option<Uuid>,
+    /// PVE's side. Talos, etcd and Kubernetes are made from the guests by [`World::look`].
+    pub observed: Observed,
+    pub guests: BTreeMap<u32, Guest>,
+    pub members: Vec<(u64, String)>,
+    pub nodes: BTreeSet<String>,
+    /// Every machine that was ever claimed.
+    pub names: BTreeSet<String>,
+    pub down: bool,
+    /// Changes what is seen last of all.
+    pub blur: fn(&mut Observed),
+}
+
+pub fn gib(size: u64) -> u64 {
+    size << 30
+}
+
+pub fn storage(kind: StorageKind, content: &[&str], total: u64) -> Storage {
+    let content = content.iter().map(|kind| (*kind).to_owned()).collect();
+    Storage {
+        kind,
+        content,
+        active: true,
+        shared: false,
+        total: gib(total),
+        free: gib(total),
+    }
+}
+
+pub fn host() -> Host {
+    let storages = BTreeMap::from([
+        (
+            "local".to_owned(),
+            storage(StorageKind::Dir, &["iso", "vztmpl", "backup", "import"], 100),
+        ),
+        (
+            "local-lvm".to_owned(),
+            storage(StorageKind::LvmThin, &["images", "rootdir"], 800),
+        ),
+    ]);
+    Host {
+        online: true,
+        cpus: 32,
+        memory: Memory {
+            total: gib(128),
+            free: gib(100),
+        },
+        bridges: Seen::Yes(BTreeSet::from(["vmbr0".to_owned(), "vmbr1".to_owned()])),
+        storages: Seen::Yes(storages),
+    }
+}
+
+/// A datacenter of three hosts with nothing in it, and a file.
+pub fn empty(yaml: &str) -> World {
+    World {
+        yaml: yaml.to_owned(),
+        cluster_id: Some(ID),
+        observed: Observed {
+            pve: Version::new(9, 1, 9),
+            quorate: Seen::Yes(true),
+            token: Token::default(),
+            hosts: (1..=3).map(|n| (format!("pve{n}"), host())).collect(),
+            vms: Seen::Yes(BTreeMap::new()),
+            leftovers: Seen::Yes(Vec::new()),
+            images: BTreeMap::new(),
+            talos: BTreeMap::new(),
+            etcd: Seen::No,
+            kubernetes: Seen::No,
+            answers: BTreeMap::new(),
+            tasks: Vec::new(),
+        },
+        guests: BTreeMap::new(),
+        members: Vec::new(),
+        nodes: BTreeSet::new(),
+        names: BTreeSet::new(),
+        down: false,
+        blur: |_| {},
+    }
+}
+
+/// The same after `up`.
+pub fn settled(yaml: &str) -> World {
+    let mut world = empty(yaml);
+    world.settle();
+    world
+}
+
+impl World {
+    pub fn desired(&self) -> Desired {
+        let spec = spec(&self.yaml);
+        if self.down {
+            return Desired::nothing(&spec, self.cluster_id, Vec::new());
+        }
+        let observed = self.look();
+        let versions = resolve(&spec, self.cluster_id.and_then(|id| running(&observed, id)).as_ref()).unwrap();
+        let configs = spec.machines.iter().map(|machine| {
+            // What a generated config depends on, as far as this world cares.
+            let patches: Vec<&str> = machine.patches.iter().map(|patch| &*patch.text).collect();
+            let text = format!("{} {} {:?} {:?}", machine.name, versions.kubernetes, machine.labels, patches);
+            (machine.name.to_string(), Config::new(text))
+        });
+        let image = Image {
+            schematic: "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba".to_owned(),
+            url: "https://factory.talos.dev/image/x".to_owned(),
+            file: format!("talos-{}-376567988ad3-nocloud-amd64.qcow2", versions.talos),
+            size: Some(IMAGE_SIZE),
+        };
+        let configs = configs.collect();
+        Desired::cluster(
+            &spec,
+            Facts {
+                cluster_id: self.cluster_id,
+                versions,
+                image,
+                configs,
+            },
+        )
+    }
+
+    pub fn file(&self) -> String {
+        self.desired().wish().unwrap().image.file.clone()
+    }
+
+    /// The plan for this world. Every plan in every test is linted.
+    pub fn plan(&self) -> Plan {
+        let (desired, observed) = (self.desired(), self.look());
+        let plan = plan(&desired, &observed);
+        let broken: Vec<String> = lint(&plan, &desired, &observed).iter().map(ToString::to_string).collect();
+        assert!(broken.is_empty(), "{broken:#?}\n{}", plan.trace());
+        plan
+    }
+
+    /// Plans and applies until nothing is left to do.
+    pub fn settle(&mut self) -> usize {
+        for round in 0..20 {
+            let plan = self.plan();
+            if plan.steps.is_empty() {
+                return round;
+            }
+            self.apply(&plan);
+        }
+        panic!("not settled:\n{}", self.plan().trace());
+    }
+
+    pub fn apply(&mut self, plan: &Plan) {
+        plan.steps.iter().for_each(|step| self.step(step));
+    }
+
+    /// Applies some steps, and whatever they need.
+    pub fn apply_some(&mut self, plan: &Plan, pick: impl Fn(&Step) -> bool) {
+        let mut wanted: BTreeSet<StepId> = plan.steps.iter().filter(|step| pick(step)).map(|step| step.id).collect();
+        for step in plan.steps.iter().rev() {
+            if wanted.contains(&step.id) {
+                wanted.extend(&step.needs);
+            }
+        }
+        plan.steps
+            .iter()
+            .filter(|step| wanted.contains(&step.id))
+            .for_each(|step| self.step(step));
+    }
+
+    pub fn edit(mut self, from: &str, to: &str) -> Self {
+        assert!(self.yaml.contains(from), "{from} is not in the file");
+        self.yaml = self.yaml.replace(from, to);
+        self
+    }
+
+    pub fn vms(&mut self) -> &mut BTreeMap<u32, Vm> {
+        match &mut self.observed.vms {
+            Seen::Yes(vms) => vms,
+            _ => panic!("VMs are not seen"),
+        }
+    }
+
+    pub fn vmid(&self, name: &str) -> u32 {
+        let vms = self.observed.vms.yes().unwrap();
+        let is = |vm: &&Vm| Mark::parse(&vm.config.yes().unwrap().description).is_some_and(|mark| mark.machine == name);
+        vms.values()
+            .filter(|vm| vm.config.yes().is_some())
+            .find(is)
+            .unwrap_or_else(|| panic!("no {name}"))
+            .vmid
+    }
+
+    pub fn vm(&mut self, name: &str) -> &mut Vm {
+        let vmid = self.vmid(name);
+        self.vms().get_mut(&vmid).unwrap()
+    }
+
+    pub fn config(&mut self, name: &str) -> &mut VmConfig {
+        match &mut self.vm(name).config {
+            Seen::Yes(config) => config,
+            _ => panic!("the config is not seen"),
+        }
+    }
+
+    pub fn guest(&mut self, name: &str) -> &mut Guest {
+        let vmid = self.vmid(name);
+        self.guests.get_mut(&vmid).unwrap()
+    }
+
+    /// Somebody deleted a machine.
+    pub fn without(mut self, name: &str) -> Self {
+        let vmid = self.vmid(name);
+        self.vms().remove(&vmid);
+        self.guests.remove(&vmid);
+        self
+    }
+
+    /// Somebody stopped a machine.
+    pub fn stopped(mut self, name: &str) -> Self {
+        self.vm(name).power = Power::Stopped;
+        self
+    }
+
+    pub fn silent(mut self, name: &str) -> Self {
+        self.guest(name).silent = true;
+        self
+    }
+
+    pub fn changed(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    pub fn blurred(mut self, blur: fn(&mut Observed)) -> Self {
+        self.blur = blur;
+        self
+    }
+
+    pub fn down(mut self) -> Self {
+        self.down = true;
+        self
+    }
+
+    pub fn answers(&mut self, address: [u8; 4], port: u16) {
+        self.observed
+            .answers
+            .insert(Ipv4Addr::from(address), Seen::Yes(Answer { ports: vec![port] }));
+    }
+
+    /// A VM of somebody else.
+    pub fn stranger(&mut self, vmid: u32, name: &str) {
+        let config = VmConfig {
+            description: "precious".to_owned(),
+            ..blank_config(name)
+        };
+        let vm = Vm {
+            vmid,
+            host: "pve2".to_owned(),
+            name: Some(name.to_owned()),
+            power: Power::Running,
+            tags: BTreeSet::new(),
+            template: false,
+            config: Seen::Yes(config),
+        };
+        self.vms().insert(vmid, vm);
+    }
+
+    pub fn leftover(&mut self, vmid: u32, journaled: bool) {
+        let at = StorageAt {
+            host: "pve1".to_owned(),
+            storage: "local-lvm".to_owned(),
+        };
+        let left = Leftover {
+            at,
+            volume: format!("local-lvm:vm-{vmid}-disk-9"),
+            vmid,
+            journaled,
+        };
+        match &mut self.observed.leftovers {
+            Seen::Yes(all) => all.push(left),
+            _ => panic!("leftovers are not seen"),
+        }
+    }
+
+    /// What an observer would report.
+    pub fn look(&self) -> Observed {
+        let mut observed = self.observed.clone();
+        let machines = self.machines();
+        observed.images = self.images();
+        observed.talos = machines
+            .iter()
+            .filter_map(|(name, vm)| Some((name.clone(), self.talos(name, vm)?)))
+            .collect();
+        observed.etcd = self.etcd(&machines);
+        observed.kubernetes = self.kubernetes(&machines);
+        (self.blur)(&mut observed);
+        observed
+    }
+
+    fn images(&self) -> BTreeMap<StorageAt, Seen<Vec<ImageFile>>> {
+        let mut images = self.observed.images.clone();
+        for (host, seen) in &self.observed.hosts {
+            for storage in seen
+                .storages
+                .yes()
+                .into_iter()
+                .flatten()
+                .filter(|(_, storage)| storage.allows("import"))
+            {
+                let at = StorageAt {
+                    host: host.clone(),
+                    storage: storage.0.clone(),
+                };
+                images.entry(at).or_insert(Seen::Yes(Vec::new()));
+            }
+        }
+        images
+    }
+
+    /// Guests are asked on the addresses of their machines, whatever PVE says about them.
+    fn machines(&self) -> Vec<(String, &Vm)> {
+        let vms = self.observed.vms.yes().unwrap();
+        let names: BTreeMap<Uuid, String> = self
+            .names
+            .iter()
+            .map(|name| (mainstay_spec::smbios_uuid(ID, name), name.clone()))
+            .collect();
+        let asked = |vm: &&Vm| self.guests.contains_key(&vm.vmid);
+        vms.values()
+            .filter(asked)
+            .filter_map(|vm| Some((names.get(&vm.config.yes()?.uuid?)?.clone(), vm)))
+            .collect()
+    }
+
+    fn talos(&self, name: &str, vm: &Vm) -> Option<Talos> {
+        let guest = self.guests.get(&vm.vmid).filter(|_| vm.power == Power::Running)?;
+        let uuid = mainstay_spec::smbios_uuid(ID, name);
+        if guest.silent || (guest.config.is_some() && !guest.certified) {
+            return Some(Talos::Silent("connection refused".to_owned()));
+        }
+        let versions = self.versions();
+        Some(match &guest.config {
+            None => Talos::Maintenance {
+                uuid: Seen::Yes(uuid),
+                version: Some(versions.talos),
+            },
+            Some(config) => Talos::Running(Box::new(Running {
+                uuid,
+                version: versions.talos,
+                kubernetes: Some(versions.kubernetes),
+                stage: "running".to_owned(),
+                unmet: Vec::new(),
+                config: Seen::Yes(config.clone()),
+                etcd: if guest.etcd { Seen::Yes(EtcdState::Healthy) } else { Seen::No },
+            })),
+        })
+    }
+
+    fn answering(&self, name: &str) -> bool {
+        let answers =
+            |(machine, vm): (String, &Vm)| machine == name && matches!(self.talos(&machine, vm), Some(Talos::Running(_)));
+        self.machines().into_iter().any(answers)
+    }
+
+    fn etcd(&self, machines: &[(String, &Vm)]) -> Seen<Vec<Member>> {
+        let member = |(id, name): &(u64, String)| Member {
+            id: *id,
+            name: name.clone(),
+            learner: false,
+            healthy: self.answering(name),
+        };
+        let members: Vec<Member> = self.members.iter().map(member).collect();
+        let healthy = members.iter().filter(|member| member.healthy).count();
+        let dark = machines
+            .iter()
+            .any(|(_, vm)| self.guests.contains_key(&vm.vmid) && vm.power != Power::Running);
+        match members.len() {
+            0 if dark => Seen::Unknown("a control plane does not run".to_owned()),
+            0 => Seen::No,
+            _ if healthy == 0 => Seen::Unknown("no control plane answers".to_owned()),
+            _ => Seen::Yes(members),
+        }
+    }
+
+    fn kubernetes(&self, _: &[(String, &Vm)]) -> Seen<Kubernetes> {
+        let healthy = self.members.iter().filter(|(_, name)| self.answering(name)).count();
+        if self.members.is_empty() {
+            return Seen::No;
+        }
+        if healthy <= self.members.len() / 2 {
+            return Seen::Unknown("connection refused".to_owned());
+        }
+        let ready = !self.yaml.contains("cni: none");
+        let node = |name: &String| {
+            let up = self.answering(name);
+            let why = if up { "no CNI" } else { "kubelet stopped posting status" };
+            (
+                name.clone(),
+                Node {
+                    ready: ready && up,
+                    why: why.to_owned(),
+                },
+            )
+        };
+        Seen::Yes(Kubernetes {
+            version: self.versions().kubernetes,
+            nodes: self.nodes.iter().map(node).collect(),
+        })
+    }
+
+    fn versions(&self) -> Versions {
+        let mut marks = self
+            .machines()
+            .into_iter()
+            .filter_map(|(_, vm)| Mark::parse(&vm.config.yes()?.description)?.versions);
+        marks.next().unwrap()
+    }
+
+    fn at(&mut self, vmid: u32) -> &mut Vm {
+        self.vms().get_mut(&vmid).unwrap_or_else(|| panic!("VM {vmid} is not there"))
+    }
+
+    fn config_at(&mut self, vmid: u32) -> &mut VmConfig {
+        match &mut self.at(vmid).config {
+            Seen::Yes(config) => config,
+            _ => panic!("the config of {vmid} is not seen"),
+        }
+    }
+
+    fn find(&self, subject: &Subject) -> u32 {
+        match subject {
+            Subject::Machine(name) => self.vmid(name),
+            other => panic!("{other} is no machine"),
+        }
+    }
+
+    /// Carries out one step.
+    pub fn step(&mut self, step: &Step) {
+        self.carry_out(step);
+        let is_control_plane = |name: &str| name.contains("-cp-");
+        let machines: Vec<(String, u32)> = self.machines().into_iter().map(|(name, vm)| (name, vm.vmid)).collect();
+        let trusted = machines
+            .iter()
+            .any(|(name, vmid)| is_control_plane(name) && self.guests[vmid].config.is_some());
+        for (name, vmid) in machines {
+            let guest = self.guests.get_mut(&vmid).unwrap();
+            guest.certified |= guest.config.is_some() && (trusted || is_control_plane(&name));
+        }
+    }
+
+    fn carry_out(&mut self, step: &Step) {
+        let name = step.subject.to_string();
+        match &step.action {
+            Action::SchematicRegister { .. } => {}
+            Action::ImageFetch { at, image } => self.put_image(at, &image.file),
+            Action::ImageDiscard { at, file } | Action::ImageDelete { at, file } => self.drop_image(at, file),
+            Action::MachineClaim(claim) => {
+                self.names.insert(name);
+                let tags = if claim.tags_follow {
+                    BTreeSet::new()
+                } else {
+                    claim.tags.clone()
+                };
+                let nic = VmNic {
+                    mac: claim.nic.mac,
+                    bridge: claim.nic.bridge.clone(),
+                    vlan: claim.nic.vlan,
+                };
+                let config = VmConfig {
+                    description: claim.mark.write_into(""),
+                    uuid: Some(claim.uuid),
+                    cores: claim.shape.cpu,
+                    cpu_type: claim.shape.cpu_type.clone(),
+                    memory: claim.shape.memory,
+                    onboot: claim.shape.onboot,
+                    startup_order: claim.shape.startup_order,
+                    agent: claim.agent,
+                    scsi: claim.shape.scsi.as_str().to_owned(),
+                    firmware: claim.shape.firmware.as_str().to_owned(),
+                    nic: Some(nic),
+                    ..blank_config(&claim.name)
+                };
+                let vm = Vm {
+                    vmid: claim.vm.vmid,
+                    host: claim.vm.host.clone(),
+                    name: Some(claim.name.clone()),
+                    power: Power::Stopped,
+                    tags,
+                    template: false,
+                    config: Seen::Yes(config),
+                };
+                assert!(
+                    self.vms().insert(claim.vm.vmid, vm).is_none(),
+                    "VMID {} is taken",
+                    claim.vm.vmid
+                );
+            }
+            Action::MachineMark(remark) => {
+                let config = self.config_at(remark.vm.vmid);
+                config.description = remark.mark.write_into(&config.description);
+                self.at(remark.vm.vmid).tags.extend(remark.tags.iter().cloned());
+            }
+            Action::MachineFill(fill) => {
+                let vmid = fill.vm.vmid;
+                let at = StorageAt {
+                    host: fill.vm.host.clone(),
+                    storage: fill.image.storage.clone(),
+                };
+                let there = self
+                    .images()
+                    .get(&at)
+                    .and_then(|seen| seen.yes().cloned())
+                    .unwrap_or_default();
+                assert!(
+                    fill.system.is_none() || there.iter().any(|image| image.size == IMAGE_SIZE),
+                    "no image on {at}"
+                );
+                let config = self.config_at(vmid);
+                let mut add = |disk: &mainstay_plan::NewDisk, size: Gib| {
+                    let volume = format!("{}:vm-{vmid}-{}", disk.storage, disk.slot);
+                    let new = VmDisk {
+                        volume,
+                        size,
+                        serial: Some(disk.serial.clone()),
+                        options: disk.options,
+                    };
+                    assert!(
+                        config.disks.insert(disk.slot.clone(), new).is_none(),
+                        "{} is taken",
+                        disk.slot
+                    );
+                };
+                fill.system.iter().for_each(|disk| add(disk, Gib(2)));
+                fill.extra.iter().for_each(|disk| add(disk, disk.size));
+                if let Some(storage) = &fill.efi {
+                    let options = config.disks["scsi0"].options;
+                    let volume = format!("{storage}:vm-{vmid}-efi");
+                    config.disks.insert(
+                        "efidisk0".to_owned(),
+                        VmDisk {
+                            volume,
+                            size: Gib(0),
+                            serial: None,
+                            options,
+                        },
+                    );
+                }
+                if let Some(storage) = &fill.seed_on {
+                    config.seed = Some(format!("{storage}:vm-{vmid}-cloudinit"));
+                }
+                config.address = Some(fill.seed.address);
+                config.gateway = Some(fill.seed.gateway);
+                config.dns.clone_from(&fill.seed.dns);
+                config.boot.clone_from(&fill.boot);
+                self.guests.entry(vmid).or_default();
+            }
+            Action::MachineGrow { vm, slot, to } => self.config_at(vm.vmid).disks.get_mut(slot).unwrap().size = *to,
+            Action::MachineStart { vm } => self.at(vm.vmid).power = Power::Running,
+            Action::MachineChange { vm, settings, mark } => {
+                settings.iter().for_each(|setting| self.set(vm.vmid, setting));
+                let config = self.config_at(vm.vmid);
+                config.description = mark.write_into(&config.description);
+            }
+            Action::MachineReboot { vm, .. } => self.config_at(vm.vmid).pending.clear(),
+            Action::MachineStop { vm } => self.at(vm.vmid).power = Power::Stopped,
+            Action::MachineDelete { vm, .. } => {
+                assert_eq!(self.at(vm.vmid).power, Power::Stopped, "{vm} runs");
+                self.vms().remove(&vm.vmid);
+                self.guests.remove(&vm.vmid);
+            }
+            Action::VolumeDelete { volume, .. } => match &mut self.observed.leftovers {
+                Seen::Yes(all) => all.retain(|left| left.volume != *volume),
+                _ => panic!("leftovers are not seen"),
+            },
+            Action::TalosConfigure { config, .. } => {
+                let vmid = self.find(&step.subject);
+                let guest = self.guests.get_mut(&vmid).unwrap();
+                guest.silent = false;
+                guest.config.get_or_insert_with(|| config.clone());
+                if !self.members.is_empty() {
+                    self.nodes.insert(name);
+                }
+            }
+            Action::TalosAwait { .. } => self.guest(&name).silent = false,
+            Action::TalosReconfigure { config, .. } => self.guest(&name).config = Some(config.clone()),
+            Action::TalosBootstrap { .. } => {
+                assert!(self.members.is_empty(), "a second bootstrap");
+                self.guest(&name).etcd = true;
+                self.members.push((1, name));
+                let machines = self.machines().into_iter().map(|(name, _)| name);
+                let configured: Vec<String> = machines.filter(|name| self.answering(name)).collect();
+                self.nodes.extend(configured);
+            }
+            Action::EtcdJoin { .. } => {
+                assert!(!self.members.is_empty(), "joins nothing");
+                let id = self.members.iter().map(|(id, _)| id + 1).max().unwrap_or(1);
+                if !self.guest(&name).etcd {
+                    // A machine made anew replaces the member of its name.
+                    self.members.retain(|(_, member)| *member != name);
+                    self.members.push((id, name.clone()));
+                    self.guest(&name).etcd = true;
+                }
+            }
+            Action::EtcdLeave { member, by } => {
+                if let LeaveBy::Itself(_) = by {
+                    self.guest(&member.name).etcd = false;
+                }
+                self.members.retain(|(id, _)| *id != member.id);
+            }
+            Action::NodeAwait { .. } => {
+                let vmid = self.find(&step.subject);
+                let runs = self.at(vmid).power == Power::Running && self.guests[&vmid].certified && !self.guests[&vmid].silent;
+                assert!(runs && !self.members.is_empty(), "{name} never becomes a node");
+                self.nodes.insert(name);
+            }
+            Action::NodeDelete => assert!(self.nodes.remove(&name), "{name} is no node"),
+        }
+    }
+
+    fn shared_with(&self, at: &StorageAt) -> Vec<StorageAt> {
+        let shared = |host: &Host| {
+            host.storages
+                .yes()
+                .and_then(|all| all.get(&at.storage))
+                .is_some_and(|storage| storage.shared)
+        };
+        let hosts = self
+            .observed
+            .hosts
+            .iter()
+            .filter(|(name, host)| **name == at.host || shared(host));
+        hosts
+            .map(|(host, _)| StorageAt {
+                host: host.clone(),
+                storage: at.storage.clone(),
+            })
+            .collect()
+    }
+
+    pub fn put_image(&mut self, at: &StorageAt, file: &str) {
+        for at in self.shared_with(at) {
+            let files = self.observed.images.entry(at).or_insert(Seen::Yes(Vec::new()));
+            if let Seen::Yes(files) = files {
+                assert!(
+                    files.iter().all(|there| there.file != file),
+                    "refusing to override existing file {file}"
+                );
+                files.push(ImageFile {
+                    file: file.to_owned(),
+                    size: IMAGE_SIZE,
+                });
+            }
+        }
+    }
+
+    fn drop_image(&mut self, at: &StorageAt, file: &str) {
+        for at in self.shared_with(at) {
+            if let Some(Seen::Yes(files)) = self.observed.images.get_mut(&at) {
+                files.retain(|there| there.file != file);
+            }
+        }
+    }
+
+    fn set(&mut self, vmid: u32, setting: &Setting) {
+        let runs = self.at(vmid).power == Power::Running;
+        let config = self.config_at(vmid);
+        let mut key = None;
+        match setting {
+            Setting::Name(name) => config.name = Some(name.clone()),
+            Setting::Cores(cores) => (config.cores, key) = (*cores, Some("cores")),
+            Setting::CpuType(kind) => (config.cpu_type, key) = (kind.clone(), Some("cpu")),
+            Setting::Memory(size) => (config.memory, key) = (*size, Some("memory")),
+            Setting::ScsiController(kind) => (config.scsi, key) = ((*kind).to_owned(), Some("scsihw")),
+            Setting::Agent(on) => (config.agent, key) = (*on, Some("agent")),
+            Setting::Onboot(on) => config.onboot = *on,
+            Setting::StartupOrder(order) => config.startup_order = *order,
+            Setting::Boot(boot) => config.boot.clone_from(boot),
+            Setting::Nic(nic) => {
+                config.nic = Some(VmNic {
+                    mac: nic.mac,
+                    bridge: nic.bridge.clone(),
+                    vlan: nic.vlan,
+                });
+            }
+            Setting::Seed(seed) => {
+                config.address = Some(seed.address);
+                config.gateway = Some(seed.gateway);
+                config.dns.clone_from(&seed.dns);
+            }
+            Setting::Attach(disk) => {
+                let volume = format!("{}:vm-{vmid}-{}", disk.storage, disk.slot);
+                let new = VmDisk {
+                    volume,
+                    size: disk.size,
+                    serial: Some(disk.serial.clone()),
+                    options: disk.options,
+                };
+                assert!(config.disks.insert(disk.slot.clone(), new).is_none());
+            }
+            Setting::DiskOptions { slot, options } => {
+                config.disks.get_mut(slot).unwrap().options = *options;
+                key = Some("scsi0");
+            }
+            Setting::Tags(_) => {}
+        }
+        config.pending.extend(key.filter(|_| runs).map(str::to_owned));
+        if let Setting::Tags(tags) = setting {
+            self.at(vmid).tags.extend(tags.iter().cloned());
+        }
+        if let Setting::Name(name) = setting {
+            self.at(vmid).name = Some(name.clone());
+        }
+    }
+}
+
+pub fn blank_config(name: &str) -> VmConfig {
+    VmConfig {
+        digest: "d".to_owned(),
+        name: Some(name.to_owned()),
+        description: String::new(),
+        uuid: None,
+        lock: None,
+        cores: 1,
+        cpu_type: "kvm64".to_owned(),
+        memory: mainstay_spec::Mib(512),
+        onboot: false,
+        startup_order: None,
+        agent: false,
+        scsi: "lsi".to_owned(),
+        firmware: "seabios".to_owned(),
+        protection: false,
+        disks: BTreeMap::new(),
+        seed: None,
+        nic: None,
+        address: None,
+        gateway: None,
+        dns: Vec::new(),
+        boot: Vec::new(),
+        pending: BTreeSet::new(),
+    }
+}
