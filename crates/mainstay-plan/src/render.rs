@@ -121,7 +121,7 @@ impl Plan {
                 format!(" [{}]", step.impact)
             };
             format!(
-                "{:>2} {} {}{detail}{impact}{needs}: {}",
+                "{} {} {}{detail}{impact}{needs}: {}",
                 step.id,
                 step.action.name(),
                 step.subject,

@@ -10,15 +10,15 @@ use crate::world::{ONE, THREE_AND_TWO, settled};
 fn more_memory_restarts_control_planes_one_at_a_time() {
     let mut world = settled(THREE_AND_TWO).edit("count: 3, cpu: 4, memory: 8GiB", "count: 3, cpu: 4, memory: 16GiB");
     expect![[r#"
-         1 machine.change prod-cp-1 memory [live]: memory 8 GiB -> 16 GiB
-         2 machine.reboot prod-cp-1 [reboot] <- 1: takes effect at a restart
-         3 etcd.join prod-cp-1 <- 2: it restarted
-         4 node.await prod-cp-1 <- 2 3: it restarted
-         5 machine.change prod-cp-2 memory [live] <- 4: memory 8 GiB -> 16 GiB
-         6 machine.reboot prod-cp-2 [reboot] <- 4 5: takes effect at a restart
-         7 etcd.join prod-cp-2 <- 6: it restarted
-         8 node.await prod-cp-2 <- 6 7: it restarted
-         9 machine.change prod-cp-3 memory [live] <- 8: memory 8 GiB -> 16 GiB
+        1 machine.change prod-cp-1 memory [live]: memory 8 GiB -> 16 GiB
+        2 machine.reboot prod-cp-1 [reboot] <- 1: takes effect at a restart
+        3 etcd.join prod-cp-1 <- 2: it restarted
+        4 node.await prod-cp-1 <- 2 3: it restarted
+        5 machine.change prod-cp-2 memory [live] <- 4: memory 8 GiB -> 16 GiB
+        6 machine.reboot prod-cp-2 [reboot] <- 4 5: takes effect at a restart
+        7 etcd.join prod-cp-2 <- 6: it restarted
+        8 node.await prod-cp-2 <- 6 7: it restarted
+        9 machine.change prod-cp-3 memory [live] <- 8: memory 8 GiB -> 16 GiB
         10 machine.reboot prod-cp-3 [reboot] <- 8 9: takes effect at a restart
         11 etcd.join prod-cp-3 <- 10: it restarted
         12 node.await prod-cp-3 <- 10 11: it restarted"#]]

@@ -56,15 +56,15 @@ fn a_disk_that_was_not_grown_is_grown_before_the_start() {
 fn a_machine_that_was_started_but_not_configured_gets_its_config() {
     let mut world = killed_after(THREE_AND_TWO, |step| is(step, "machine.start"));
     expect![[r#"
-         1 talos.configure prod-cp-1: it waits for its config
-         2 talos.configure prod-cp-2: it waits for its config
-         3 talos.configure prod-cp-3: it waits for its config
-         4 talos.configure prod-w-1: it waits for its config
-         5 talos.configure prod-w-2: it waits for its config
-         6 machine.mark prod-cp-1 bootstrap here: records that etcd begins here
-         7 talos.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3 <- 1 6: no control plane has etcd data
-         8 etcd.join prod-cp-1 <- 1 7: a member of the new cluster
-         9 etcd.join prod-cp-2 <- 2 7: a member of the new cluster
+        1 talos.configure prod-cp-1: it waits for its config
+        2 talos.configure prod-cp-2: it waits for its config
+        3 talos.configure prod-cp-3: it waits for its config
+        4 talos.configure prod-w-1: it waits for its config
+        5 talos.configure prod-w-2: it waits for its config
+        6 machine.mark prod-cp-1 bootstrap here: records that etcd begins here
+        7 talos.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3 <- 1 6: no control plane has etcd data
+        8 etcd.join prod-cp-1 <- 1 7: a member of the new cluster
+        9 etcd.join prod-cp-2 <- 2 7: a member of the new cluster
         10 etcd.join prod-cp-3 <- 3 7: a member of the new cluster
         11 node.await prod-cp-1 <- 1 7: not a node yet
         12 node.await prod-cp-2 <- 2 7: not a node yet
@@ -79,15 +79,15 @@ fn a_machine_that_was_started_but_not_configured_gets_its_config() {
 fn a_cluster_that_was_configured_but_not_bootstrapped_is_bootstrapped_after_reading_all_control_planes() {
     let mut world = killed_after(THREE_AND_TWO, |step| is(step, "talos.configure"));
     expect![[r#"
-         1 machine.mark prod-cp-1 bootstrap here: records that etcd begins here
-         2 talos.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3 <- 1: no control plane has etcd data
-         3 etcd.join prod-cp-1 <- 2: not yet a member
-         4 etcd.join prod-cp-2 <- 2: not yet a member
-         5 etcd.join prod-cp-3 <- 2: not yet a member
-         6 node.await prod-cp-1 <- 2: not a node yet
-         7 node.await prod-cp-2 <- 2: not a node yet
-         8 node.await prod-cp-3 <- 2: not a node yet
-         9 node.await prod-w-1 <- 2: not a node yet
+        1 machine.mark prod-cp-1 bootstrap here: records that etcd begins here
+        2 talos.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3 <- 1: no control plane has etcd data
+        3 etcd.join prod-cp-1 <- 2: not yet a member
+        4 etcd.join prod-cp-2 <- 2: not yet a member
+        5 etcd.join prod-cp-3 <- 2: not yet a member
+        6 node.await prod-cp-1 <- 2: not a node yet
+        7 node.await prod-cp-2 <- 2: not a node yet
+        8 node.await prod-cp-3 <- 2: not a node yet
+        9 node.await prod-w-1 <- 2: not a node yet
         10 node.await prod-w-2 <- 2: not a node yet"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
@@ -118,15 +118,15 @@ fn a_control_plane_that_still_boots_holds_the_bootstrap() {
 fn a_bootstrapped_cluster_takes_the_missing_control_planes_one_by_one() {
     let mut world = killed_after(THREE_AND_TWO, |step| is(step, "machine.start") || is(step, "talos.bootstrap"));
     expect![[r#"
-         1 talos.configure prod-cp-2: it waits for its config
-         2 etcd.join prod-cp-2 <- 1: a new member
-         3 talos.configure prod-cp-3 <- 2: it waits for its config
-         4 etcd.join prod-cp-3 <- 3: a new member
-         5 talos.configure prod-w-1: it waits for its config
-         6 talos.configure prod-w-2: it waits for its config
-         7 node.await prod-cp-2 <- 1: not a node yet
-         8 node.await prod-cp-3 <- 3: not a node yet
-         9 node.await prod-w-1 <- 5: not a node yet
+        1 talos.configure prod-cp-2: it waits for its config
+        2 etcd.join prod-cp-2 <- 1: a new member
+        3 talos.configure prod-cp-3 <- 2: it waits for its config
+        4 etcd.join prod-cp-3 <- 3: a new member
+        5 talos.configure prod-w-1: it waits for its config
+        6 talos.configure prod-w-2: it waits for its config
+        7 node.await prod-cp-2 <- 1: not a node yet
+        8 node.await prod-cp-3 <- 3: not a node yet
+        9 node.await prod-w-1 <- 5: not a node yet
         10 node.await prod-w-2 <- 6: not a node yet"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
@@ -168,15 +168,15 @@ fn the_volume_of_a_fill_that_broke_off_is_freed_before_the_next() {
     let mut world = killed_after(ONE, |step| is(step, "machine.claim"));
     world.leftover(2001, false);
     expect![[r#"
-         1 schematic.register schematic: the factory builds what it was told about
-         2 image.fetch pve1:local <- 1: missing there
-         3 volume.delete local-lvm:vm-2001-disk-9 [wipe]: left by a fill that did not end
-         4 machine.fill lab-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 2 3: it has no disk
-         5 machine.grow lab-cp-1 scsi0 to 40 GiB <- 4: the disk has the size of the image
-         6 machine.start lab-cp-1 <- 5: it is new
-         7 talos.configure lab-cp-1 <- 6: it is new
-         8 machine.mark lab-cp-1 bootstrap here <- 6: records that etcd begins here
-         9 talos.bootstrap lab-cp-1 <- 7 8: no control plane has etcd data
+        1 schematic.register schematic: the factory builds what it was told about
+        2 image.fetch pve1:local <- 1: missing there
+        3 volume.delete local-lvm:vm-2001-disk-9 [wipe]: left by a fill that did not end
+        4 machine.fill lab-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 2 3: it has no disk
+        5 machine.grow lab-cp-1 scsi0 to 40 GiB <- 4: the disk has the size of the image
+        6 machine.start lab-cp-1 <- 5: it is new
+        7 talos.configure lab-cp-1 <- 6: it is new
+        8 machine.mark lab-cp-1 bootstrap here <- 6: records that etcd begins here
+        9 talos.bootstrap lab-cp-1 <- 7 8: no control plane has etcd data
         10 etcd.join lab-cp-1 <- 7 9: a member of the new cluster
         11 node.await lab-cp-1 <- 7 9: not a node yet"#]]
     .assert_eq(&world.plan().trace());
@@ -194,15 +194,15 @@ fn a_half_downloaded_image_is_discarded_and_fetched_again() {
     };
     world.observed.images.insert(at, Seen::Yes(vec![ImageFile { file, size: 9 }]));
     expect![[r#"
-         1 image.discard pve1:local: 9 of 1200000000 bytes: a download that broke off
-         2 schematic.register schematic: the factory builds what it was told about
-         3 image.fetch pve1:local <- 1 2: missing there
-         4 machine.claim lab-cp-1 vm 2001 on pve1: new cluster
-         5 machine.fill lab-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 3 4: it has no disk
-         6 machine.grow lab-cp-1 scsi0 to 40 GiB <- 5: the disk has the size of the image
-         7 machine.start lab-cp-1 <- 6: it is new
-         8 talos.configure lab-cp-1 <- 7: it is new
-         9 machine.mark lab-cp-1 bootstrap here <- 7: records that etcd begins here
+        1 image.discard pve1:local: 9 of 1200000000 bytes: a download that broke off
+        2 schematic.register schematic: the factory builds what it was told about
+        3 image.fetch pve1:local <- 1 2: missing there
+        4 machine.claim lab-cp-1 vm 2001 on pve1: new cluster
+        5 machine.fill lab-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 3 4: it has no disk
+        6 machine.grow lab-cp-1 scsi0 to 40 GiB <- 5: the disk has the size of the image
+        7 machine.start lab-cp-1 <- 6: it is new
+        8 talos.configure lab-cp-1 <- 7: it is new
+        9 machine.mark lab-cp-1 bootstrap here <- 7: records that etcd begins here
         10 talos.bootstrap lab-cp-1 <- 8 9: no control plane has etcd data
         11 etcd.join lab-cp-1 <- 8 10: a member of the new cluster
         12 node.await lab-cp-1 <- 8 10: not a node yet"#]]

@@ -8,15 +8,15 @@ use crate::world::{ONE, THREE_AND_TWO, empty, settled};
 fn a_new_cluster_is_one_plan_from_the_image_to_ready_nodes() {
     let world = empty(THREE_AND_TWO);
     expect![[r#"
-         1 schematic.register schematic: the factory builds what it was told about
-         2 image.fetch pve1:local <- 1: missing there
-         3 machine.claim prod-cp-1 vm 2001 on pve1: new cluster
-         4 machine.fill prod-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 2 3: it has no disk
-         5 machine.grow prod-cp-1 scsi0 to 40 GiB <- 4: the disk has the size of the image
-         6 machine.start prod-cp-1 <- 5: it is new
-         7 image.fetch pve2:local <- 1: missing there
-         8 machine.claim prod-cp-2 vm 2002 on pve2: new cluster
-         9 machine.fill prod-cp-2 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 7 8: it has no disk
+        1 schematic.register schematic: the factory builds what it was told about
+        2 image.fetch pve1:local <- 1: missing there
+        3 machine.claim prod-cp-1 vm 2001 on pve1: new cluster
+        4 machine.fill prod-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 2 3: it has no disk
+        5 machine.grow prod-cp-1 scsi0 to 40 GiB <- 4: the disk has the size of the image
+        6 machine.start prod-cp-1 <- 5: it is new
+        7 image.fetch pve2:local <- 1: missing there
+        8 machine.claim prod-cp-2 vm 2002 on pve2: new cluster
+        9 machine.fill prod-cp-2 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 7 8: it has no disk
         10 machine.grow prod-cp-2 scsi0 to 40 GiB <- 9: the disk has the size of the image
         11 machine.start prod-cp-2 <- 10: it is new
         12 image.fetch pve3:local <- 1: missing there
@@ -75,15 +75,15 @@ fn one_machine_needs_no_vip() {
 fn down_removes_every_machine_and_keeps_images() {
     let mut world = settled(THREE_AND_TWO).down();
     expect![[r#"
-         1 machine.stop prod-cp-1 [live]: it goes
-         2 machine.delete prod-cp-1 [wipe] <- 1: nothing is wanted
-         3 machine.stop prod-cp-2 [live]: it goes
-         4 machine.delete prod-cp-2 [wipe] <- 3: nothing is wanted
-         5 machine.stop prod-cp-3 [live]: it goes
-         6 machine.delete prod-cp-3 [wipe] <- 5: nothing is wanted
-         7 machine.stop prod-w-1 [live]: it goes
-         8 machine.delete prod-w-1 [wipe] <- 7: nothing is wanted
-         9 machine.stop prod-w-2 [live]: it goes
+        1 machine.stop prod-cp-1 [live]: it goes
+        2 machine.delete prod-cp-1 [wipe] <- 1: nothing is wanted
+        3 machine.stop prod-cp-2 [live]: it goes
+        4 machine.delete prod-cp-2 [wipe] <- 3: nothing is wanted
+        5 machine.stop prod-cp-3 [live]: it goes
+        6 machine.delete prod-cp-3 [wipe] <- 5: nothing is wanted
+        7 machine.stop prod-w-1 [live]: it goes
+        8 machine.delete prod-w-1 [wipe] <- 7: nothing is wanted
+        9 machine.stop prod-w-2 [live]: it goes
         10 machine.delete prod-w-2 [wipe] <- 9: nothing is wanted"#]]
     .assert_eq(&world.plan().trace());
     world.settle();

@@ -38,15 +38,15 @@ fn control_planes_are_added_one_by_one() {
     let yaml = THREE_AND_TWO.replace("count: 3", "count: 1");
     let mut world = settled(&yaml).edit("count: 1", "count: 3");
     expect![[r#"
-         1 machine.claim prod-cp-2 vm 2002 on pve2: pool control-plane: 1 -> 3
-         2 machine.fill prod-cp-2 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 1: it has no disk
-         3 machine.grow prod-cp-2 scsi0 to 40 GiB <- 2: the disk has the size of the image
-         4 machine.start prod-cp-2 <- 3: it is new
-         5 machine.claim prod-cp-3 vm 2003 on pve3: pool control-plane: 1 -> 3
-         6 machine.fill prod-cp-3 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 5: it has no disk
-         7 machine.grow prod-cp-3 scsi0 to 40 GiB <- 6: the disk has the size of the image
-         8 machine.start prod-cp-3 <- 7: it is new
-         9 talos.configure prod-cp-2 <- 4: it is new
+        1 machine.claim prod-cp-2 vm 2002 on pve2: pool control-plane: 1 -> 3
+        2 machine.fill prod-cp-2 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 1: it has no disk
+        3 machine.grow prod-cp-2 scsi0 to 40 GiB <- 2: the disk has the size of the image
+        4 machine.start prod-cp-2 <- 3: it is new
+        5 machine.claim prod-cp-3 vm 2003 on pve3: pool control-plane: 1 -> 3
+        6 machine.fill prod-cp-3 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 5: it has no disk
+        7 machine.grow prod-cp-3 scsi0 to 40 GiB <- 6: the disk has the size of the image
+        8 machine.start prod-cp-3 <- 7: it is new
+        9 talos.configure prod-cp-2 <- 4: it is new
         10 etcd.join prod-cp-2 <- 9: a new member
         11 talos.configure prod-cp-3 <- 8 10: it is new
         12 etcd.join prod-cp-3 <- 11: a new member

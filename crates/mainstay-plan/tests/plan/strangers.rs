@@ -181,7 +181,7 @@ fn without_secrets_and_machines_a_plan_is_for_reading_only() {
 fn a_lost_tag_is_put_back() {
     let mut world = settled(THREE_AND_TWO);
     world.vm("prod-w-1").tags = ["gpu".to_owned()].into();
-    expect![" 1 machine.mark prod-w-1: ours by its UUID, but its tag is missing"].assert_eq(&world.plan().trace());
+    expect!["1 machine.mark prod-w-1: ours by its UUID, but its tag is missing"].assert_eq(&world.plan().trace());
     world.settle();
     assert!(world.vm("prod-w-1").tags.contains("gpu"));
 }
@@ -190,7 +190,7 @@ fn a_lost_tag_is_put_back() {
 fn a_lost_description_is_put_back_by_the_uuid() {
     let mut world = settled(THREE_AND_TWO);
     world.config("prod-w-1").description = "mine now".to_owned();
-    expect![" 1 machine.mark prod-w-1: ours by its UUID, but its description block is missing"].assert_eq(&world.plan().trace());
+    expect!["1 machine.mark prod-w-1: ours by its UUID, but its description block is missing"].assert_eq(&world.plan().trace());
     world.settle();
     assert!(world.config("prod-w-1").description.starts_with("mine now\n"));
 }
@@ -219,7 +219,7 @@ fn a_volume_of_somebody_on_our_vmid_stops_the_claim() {
 #[test]
 fn a_volume_that_our_journal_knows_is_freed() {
     let mut world = empty(ONE).changed(|world| world.leftover(2001, true)).down();
-    expect![" 1 volume.delete local-lvm:vm-2001-disk-9 [wipe]: left by a machine of ours that is gone"]
+    expect!["1 volume.delete local-lvm:vm-2001-disk-9 [wipe]: left by a machine of ours that is gone"]
         .assert_eq(&world.plan().trace());
     world.settle();
     assert_eq!(world.observed.leftovers, Seen::Yes(Vec::new()));
