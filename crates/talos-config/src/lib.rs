@@ -7,6 +7,7 @@ pub mod access;
 mod cel;
 pub mod config;
 mod decode;
+pub mod diff;
 pub mod generate;
 pub mod meta;
 pub mod patch;

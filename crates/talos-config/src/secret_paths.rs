@@ -62,3 +62,15 @@ pub fn masked_unknown(node: &Node) -> Node {
     };
     value.into()
 }
+
+/// A URL without the user and password in it.
+pub fn without_login(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.to_owned();
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    match authority.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://{MASK}@{host}{path}"),
+        None => text.to_owned(),
+    }
+}
