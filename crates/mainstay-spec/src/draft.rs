@@ -7,11 +7,12 @@ use url::Url;
 
 use crate::Environment;
 use crate::keys::{self, Kind};
+use crate::naming::{self, Naming};
 use crate::shape;
 use crate::source::{Span, Spanned};
 use crate::spec::{DiskCache, Firmware, Jump, NamePattern, Role, ScsiController, Taint, VersionWish};
 use crate::tree::{Node, Sort, Value};
-use crate::value::{self, Gib, Mac, Mib, Naming, Range, Read};
+use crate::value::{self, Gib, Mac, Mib, Range, Read};
 
 /// What a key holds. `Unreadable` was reported already, so nobody says that it is missing.
 #[derive(Debug, Clone, PartialEq)]
@@ -160,8 +161,11 @@ impl Draft {
             ("k3s", DistroName::K3s),
         ];
         Self {
-            start: root.entries().first().map_or(root.span, |entry| entry.key_span),
-            name: file.name("name", &value::CLUSTER_NAME),
+            start: root.entries().first().map_or(root.span, |entry| Span {
+                end: entry.key_span.start,
+                ..entry.key_span
+            }),
+            name: file.name("name", &naming::CLUSTER_NAME),
             datacenter: DatacenterDraft::read(
                 root.entry("datacenter").map(|entry| entry.key_span),
                 &file.section("datacenter"),
@@ -183,8 +187,8 @@ impl Draft {
             protect: file.flag("protect").value() == Some(&true),
             names: file.word("names", value::name_pattern),
             control_plane_workloads: file.flag("control-plane-workloads"),
-            pools: file.named("pools", &value::POOL_NAME, PoolDraft::read),
-            machines: file.named("machines", &value::MACHINE_NAME, MachineDraft::read),
+            pools: file.named("pools", &naming::POOL_NAME, PoolDraft::read),
+            machines: file.named("machines", &naming::MACHINE_NAME, MachineDraft::read),
         }
     }
 
@@ -235,13 +239,13 @@ impl DatacenterDraft {
             at,
             endpoint: fields.word("endpoint", value::pve_endpoint),
             fingerprint: fields.word("fingerprint", value::fingerprint),
-            ca: fields.name("ca", &value::PATH),
+            ca: fields.name("ca", &naming::PATH),
             jump: fields.word("jump", value::jump),
-            images: storage.name("images", &value::STORAGE_ID),
-            disks: storage.name("disks", &value::STORAGE_ID),
-            seeds: storage.name("seeds", &value::STORAGE_ID),
-            pool: fields.name("pool", &value::RESOURCE_POOL),
-            tags: fields.list("tags", |text| value::TAG.read(text)),
+            images: storage.name("images", &naming::STORAGE_ID),
+            disks: storage.name("disks", &naming::STORAGE_ID),
+            seeds: storage.name("seeds", &naming::STORAGE_ID),
+            pool: fields.name("pool", &naming::RESOURCE_POOL),
+            tags: fields.list("tags", |text| naming::TAG.read(text)),
         }
     }
 }
@@ -251,7 +255,7 @@ impl NetworkDraft {
         Self {
             cidr: fields.word("cidr", value::cidr),
             gateway: fields.word("gateway", value::ipv4),
-            bridge: fields.name("bridge", &value::BRIDGE),
+            bridge: fields.name("bridge", &naming::BRIDGE),
             vlan: fields.integer("vlan"),
             dns: fields.given_list("dns", value::ip),
             vip: fields.word("vip", value::ipv4),
@@ -265,8 +269,8 @@ impl TalosDraft {
     fn read(fields: &Fields<'_>) -> Self {
         Self {
             version: fields.word("version", value::version),
-            extensions: fields.list("extensions", |text| value::EXTENSION.read(text)),
-            patches: fields.list("patches", |text| value::PATH.read(text)),
+            extensions: fields.list("extensions", |text| naming::EXTENSION.read(text)),
+            patches: fields.list("patches", |text| naming::PATH.read(text)),
             factory: fields.word("factory", value::plain_https),
         }
     }
@@ -292,7 +296,7 @@ impl PoolDraft {
             vmids: fields.range("vmids", value::vmids),
             names: fields.word("names", value::name_pattern),
             shape: ShapeDraft::read(fields),
-            hosts: fields.given_list("hosts", |text| value::HOST_NAME.read(text)),
+            hosts: fields.given_list("hosts", |text| naming::HOST_NAME.read(text)),
             node: NodeDraft::read(fields),
         }
     }
@@ -303,8 +307,8 @@ impl MachineDraft {
         Self {
             name: name.to_owned(),
             at,
-            host: fields.name("host", &value::HOST_NAME),
-            hosts: fields.given_list("hosts", |text| value::HOST_NAME.read(text)),
+            host: fields.name("host", &naming::HOST_NAME),
+            hosts: fields.given_list("hosts", |text| naming::HOST_NAME.read(text)),
             address: fields.word("address", value::ipv4),
             vmid: fields.integer("vmid"),
             mac: fields.word("mac", value::mac),
@@ -318,11 +322,11 @@ impl ShapeDraft {
     fn read(fields: &Fields<'_>) -> Self {
         Self {
             cpu: fields.integer("cpu"),
-            cpu_type: fields.name("cpu-type", &value::CPU_TYPE),
+            cpu_type: fields.name("cpu-type", &naming::CPU_TYPE),
             memory: fields.word("memory", value::memory),
             disk: DiskDraft::system(fields),
             disks: fields.given_nodes("disks", |fields| ExtraDiskDraft {
-                name: fields.name("name", &value::DISK_NAME),
+                name: fields.name("name", &naming::DISK_NAME),
                 disk: DiskDraft::read(fields),
             }),
             scsi: fields.choice(
@@ -361,7 +365,7 @@ impl DiskDraft {
         ];
         Self {
             size: fields.word("size", value::disk_size),
-            storage: fields.name("storage", &value::STORAGE_ID),
+            storage: fields.name("storage", &naming::STORAGE_ID),
             cache: fields.choice("cache", &caches.map(|cache| (cache.as_str(), cache))),
             discard: fields.flag("discard"),
             ssd: fields.flag("ssd"),
@@ -388,10 +392,10 @@ impl NodeDraft {
             ))
         };
         Self {
-            tags: fields.list("tags", |text| value::TAG.read(text)),
+            tags: fields.list("tags", |text| naming::TAG.read(text)),
             labels: labels.iter().filter_map(label).collect(),
             taints: fields.given_list("taints", value::taint),
-            patches: fields.list("patches", |text| value::PATH.read(text)),
+            patches: fields.list("patches", |text| naming::PATH.read(text)),
         }
     }
 }
@@ -450,13 +454,19 @@ impl<'n> Fields<'n> {
 
     /// The items that can be read; the others were reported.
     fn list<T>(&self, key: &str, read: impl Fn(&str) -> Read<T>) -> Vec<Spanned<T>> {
-        if let Given::Is(list) = self.given_list(key, read) {
-            list.value
-        } else {
-            Vec::new()
-        }
+        let items = self.node(key).map(Node::items).unwrap_or_default();
+        items
+            .iter()
+            .filter_map(|node| {
+                Some(Spanned {
+                    value: read(node.text()?).ok()?,
+                    span: node.span,
+                })
+            })
+            .collect()
     }
 
+    /// All items, or none: whoever counts them must not miss one.
     fn given_list<T>(&self, key: &str, read: impl Fn(&str) -> Read<T>) -> Given<Vec<Spanned<T>>> {
         let item = |node: &Node| {
             Some(Spanned {
@@ -465,7 +475,9 @@ impl<'n> Fields<'n> {
             })
         };
         self.given(key, |node| {
-            (node.sort() == Sort::List).then(|| node.items().iter().filter_map(item).collect())
+            (node.sort() == Sort::List)
+                .then(|| node.items().iter().map(item).collect::<Option<_>>())
+                .flatten()
         })
     }
 

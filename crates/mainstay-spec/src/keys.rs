@@ -1,10 +1,11 @@
 //! Every key of cluster.yaml, once: the reader, the JSON Schema and the reference page are all made from these tables.
 
 use crate::fault::Wrong;
-use crate::value::{
-    self, BRIDGE, CLUSTER_NAME, CPU_TYPE, DISK_NAME, EXTENSION, HOST_NAME, MACHINE_NAME, Naming, PATH, POOL_NAME, RESOURCE_POOL,
+use crate::naming::{
+    BRIDGE, CLUSTER_NAME, CPU_TYPE, DISK_NAME, EXTENSION, HOST_NAME, MACHINE_NAME, Naming, PATH, POOL_NAME, RESOURCE_POOL,
     STORAGE_ID, TAG, TEXT,
 };
+use crate::value;
 
 pub(crate) struct Section {
     pub keys: &'static [Key],
@@ -489,11 +490,13 @@ pub(crate) static POOL: Section = Section {
         .default("a block made from cluster and pool name")
         .also(&["vmid", "ids"]),
         key("names", Kind::Word(&NAMES), "How its machines are called.").default("the file's `names`"),
-        key("cpu", CPU, "Cores.").default("4").also(&["cores", "cpus", "vcpu"]),
+        key("cpu", CPU, "How many cores.")
+            .default("4")
+            .also(&["cores", "cpus", "vcpu"]),
         key("cpu-type", Kind::Name(&CPU_TYPE), "CPU type, as PVE calls it.")
             .default("x86-64-v2-AES")
             .also(&["cpu_type", "type"]),
-        key("memory", Kind::Word(&MEMORY), "Memory.")
+        key("memory", Kind::Word(&MEMORY), "How much memory.")
             .default("8GiB")
             .also(&["ram", "mem"]),
         key("disk", DISK, "The system disk: a size, or a section.")
@@ -573,9 +576,9 @@ pub(crate) static MACHINE: Section = Section {
         key("mac", Kind::Word(&MAC), "Its MAC address.")
             .default("made from cluster, pool and ordinal")
             .also(&["mac_address", "macaddr"]),
-        key("cpu", CPU, "Cores.").also(&["cores", "cpus", "vcpu"]),
+        key("cpu", CPU, "How many cores.").also(&["cores", "cpus", "vcpu"]),
         key("cpu-type", Kind::Name(&CPU_TYPE), "CPU type, as PVE calls it.").also(&["cpu_type", "type"]),
-        key("memory", Kind::Word(&MEMORY), "Memory.").also(&["ram", "mem"]),
+        key("memory", Kind::Word(&MEMORY), "How much memory.").also(&["ram", "mem"]),
         key("disk", DISK, "The system disk: a size, or a section.").also(&["disk_size"]),
         key("disks", DISKS, "More disks, instead of those of its pool.").also(&["extra_disks", "volumes"]),
         key("scsi", SCSI, "SCSI controller.").also(&["scsihw"]),

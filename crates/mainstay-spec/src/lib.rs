@@ -12,6 +12,7 @@ mod fault;
 mod identity;
 mod keys;
 mod mask;
+mod naming;
 mod print;
 mod resolve;
 mod roster;
@@ -96,7 +97,9 @@ fn understand(
     faults: &mut Vec<Fault>,
 ) -> Option<Spec> {
     let root = tree::parse(text, faults)?;
-    shape::check(&root, faults);
+    if !shape::check(&root, faults) {
+        return None;
+    }
     let mut draft = Draft::read(&root);
     check::datacenter::check(&draft, environment, faults);
     draft.fill_in(environment);

@@ -98,7 +98,7 @@ fn value_extent(text: &str) -> (usize, bool) {
         // A plain value may go on in deeper lines, so those are hidden as well.
         _ => {
             let end = text.find([',', '}', ']']).unwrap_or(text.len());
-            (end, end == text.len())
+            (text[..end].trim_end().len(), end == text.len())
         }
     }
 }

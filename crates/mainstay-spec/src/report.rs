@@ -230,7 +230,7 @@ fn printable(text: &str) -> String {
         match c {
             '\t' => out.push_str("    "),
             c if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}') => {
-                out.push('\u{fffd}')
+                out.push('\u{fffd}');
             }
             c => out.push(c),
         }

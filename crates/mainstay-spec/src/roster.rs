@@ -20,6 +20,9 @@ pub(crate) struct Member<'d> {
     pub own: Option<&'d MachineDraft>,
 }
 
+/// What Kubernetes is made for. More are reported by their number, and nobody looks at them one by one.
+pub(crate) const MACHINES_MAX: u32 = 5000;
+
 /// In the order of the file. Empty pools and pools without a readable count have no members.
 pub(crate) fn roster(draft: &Draft) -> Vec<Member<'_>> {
     let own: BTreeMap<&str, &MachineDraft> = draft
@@ -28,12 +31,13 @@ pub(crate) fn roster(draft: &Draft) -> Vec<Member<'_>> {
         .map(|machine| (machine.name.as_str(), machine))
         .collect();
     // Without a readable name nothing is made, but addresses and VMIDs can still be checked.
-    let cluster = draft.name.value().map_or("", String::as_str);
-    draft
-        .pools
-        .iter()
-        .flat_map(|pool| members(draft, cluster, pool, &own))
-        .collect()
+    let cluster = draft.name.value().map_or("…", String::as_str);
+    let mut members = Vec::new();
+    for pool in &draft.pools {
+        let room = MACHINES_MAX - members.len() as u32;
+        members.extend(pool_members(draft, cluster, pool, &own, room));
+    }
+    members
 }
 
 /// How the machines of a pool are called.
@@ -42,7 +46,13 @@ pub(crate) fn names_of(draft: &Draft, pool: &PoolDraft) -> NamePattern {
     given.unwrap_or_else(|| NamePattern("{cluster}-{pool}-{n}".to_owned()))
 }
 
-fn members<'d>(draft: &'d Draft, cluster: &str, pool: &'d PoolDraft, own: &BTreeMap<&str, &'d MachineDraft>) -> Vec<Member<'d>> {
+fn pool_members<'d>(
+    draft: &'d Draft,
+    cluster: &str,
+    pool: &'d PoolDraft,
+    own: &BTreeMap<&str, &'d MachineDraft>,
+    room: u32,
+) -> Vec<Member<'d>> {
     let names = names_of(draft, pool);
     let vmids = match &pool.vmids {
         crate::draft::Given::Absent => Some(Spanned {
@@ -51,7 +61,7 @@ fn members<'d>(draft: &'d Draft, cluster: &str, pool: &'d PoolDraft, own: &BTree
         }),
         given => given.is().cloned(),
     };
-    let count = pool.count.value().copied().unwrap_or(0);
+    let count = pool.count.value().copied().unwrap_or(0).min(room);
     let member = |ordinal| {
         let name = names.name(cluster, &pool.name, ordinal);
         let own = own.get(name.as_str()).copied();

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::keys::{Choice, FILE, Key, Kind, Numbers, Section, When, Word};
-use crate::value::Naming;
+use crate::naming::Naming;
 
 /// Draft 2020-12.
 pub fn schema() -> Value {
@@ -84,7 +84,8 @@ fn word(word: &Word) -> Value {
 }
 
 fn name(naming: &Naming) -> Value {
-    json!({ "type": "string", "pattern": naming.pattern, "examples": [naming.example] })
+    let examples: Vec<&str> = [naming.example].into_iter().filter(|example| !example.is_empty()).collect();
+    json!({ "type": "string", "pattern": naming.pattern, "examples": examples })
 }
 
 fn values(choices: &[Choice]) -> Vec<&'static str> {

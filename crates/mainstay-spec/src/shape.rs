@@ -3,29 +3,24 @@
 use crate::fault::{Fault, quote};
 use crate::keys::{self, Choice, Key, Kind, Numbers, Section, When, Word};
 use crate::mask::is_secret_key;
+use crate::naming::{self, Naming};
 use crate::source::Span;
 use crate::tree::{Entry, Node, Sort, Value};
-use crate::value::{self, Naming};
+use crate::value;
 
 /// Collects everything that is wrong with the shape of the file. Whoever reads values afterwards may pass over what is unreadable:
-/// it has been reported.
-pub(crate) fn check(root: &Node, faults: &mut Vec<Fault>) {
+/// it has been reported. False if there are no keys to read at all.
+pub(crate) fn check(root: &Node, faults: &mut Vec<Fault>) -> bool {
     if root.sort() != Sort::Map {
         faults.push(not_a_file(root));
-        return;
+        return false;
     }
     let start = root.entries().first().map_or(root.span, |entry| Span {
         end: entry.key_span.start,
         ..entry.key_span
     });
-    Shape { faults }.section(
-        root,
-        &keys::FILE,
-        &Place {
-            name: "",
-            key_span: start,
-        },
-    );
+    Shape { faults }.section(root, &keys::FILE, &Place::new("", start));
+    true
 }
 
 struct Shape<'f> {
@@ -36,14 +31,23 @@ struct Shape<'f> {
 struct Place<'a> {
     name: &'a str,
     key_span: Span,
+    item: bool,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    fn new(name: &'a str, key_span: Span) -> Self {
+        Self {
+            name,
+            key_span,
+            item: false,
+        }
+    }
+
     fn named(&self) -> String {
-        if self.name.is_empty() {
-            "the file".to_owned()
-        } else {
-            quote(self.name)
+        match (self.name, self.item) {
+            ("", _) => "the file".to_owned(),
+            (name, false) => quote(name),
+            (name, true) => format!("an item of {}", quote(name)),
         }
     }
 }
@@ -73,25 +77,11 @@ impl Shape<'_> {
 
     fn key(&mut self, entry: &Entry, key: &'static Key) {
         match key.when {
-            When::Now => self.value(
-                &entry.value,
-                &key.kind,
-                &Place {
-                    name: key.name,
-                    key_span: entry.key_span,
-                },
-            ),
+            When::Now => self.value(&entry.value, &key.kind, &Place::new(key.name, entry.key_span)),
             When::Later => {
                 self.faults
                     .push(not_yet(entry.key_span, &format!("`{}`", key.name), "this key"));
-                self.value(
-                    &entry.value,
-                    &key.kind,
-                    &Place {
-                        name: key.name,
-                        key_span: entry.key_span,
-                    },
-                );
+                self.value(&entry.value, &key.kind, &Place::new(key.name, entry.key_span));
             }
             When::Never { why, help } => self.faults.push(never(entry, why, help)),
         }
@@ -149,10 +139,11 @@ impl Shape<'_> {
         if node.sort() != Sort::Integer {
             let fault = wrong_kind(node, &Kind::Int { min, max }, place);
             let quoted = matches!(node.value, Value::Scalar { plain: false, .. }) && text.parse::<u32>().is_ok();
-            self.faults.push(if quoted {
-                fault.help(format!("take the quotes away: {text}."))
-            } else {
-                fault
+            self.faults.push(match quoted {
+                true => fault
+                    .why("in quotes a number is text.")
+                    .help(format!("take the quotes away: {text}.")),
+                false => fault,
             });
             return;
         }
@@ -173,23 +164,19 @@ impl Shape<'_> {
     }
 
     fn word(&mut self, node: &Node, word: &'static Word, place: &Place<'_>) {
-        match node.text() {
-            Some(text) if takes(word, node.sort()) => {
-                if let Err(wrong) = (word.read)(text) {
-                    self.faults.push(wrong.at("value", node.span, &place.named()));
-                }
-            }
+        let read = node.text().map(word.read);
+        match read {
+            Some(Err(wrong)) => self.faults.push(wrong.at("value", node.span, &place.named())),
+            Some(Ok(())) if takes(word, node.sort()) => {}
             _ => self.faults.push(wrong_kind(node, &Kind::Word(word), place)),
         }
     }
 
     fn name(&mut self, node: &Node, naming: &'static Naming, place: &Place<'_>) {
-        match (node.text(), node.sort()) {
-            (Some(text), Sort::Text) => {
-                if let Err(wrong) = naming.read(text) {
-                    self.faults.push(wrong.at("name", node.span, &place.named()));
-                }
-            }
+        let read = node.text().map(|text| naming.read(text));
+        match (read, node.sort()) {
+            (Some(Err(wrong)), _) => self.faults.push(wrong.at("name", node.span, &place.named())),
+            (Some(Ok(_)), Sort::Text) => {}
             _ => self.faults.push(wrong_kind(node, &Kind::Name(naming), place)),
         }
     }
@@ -221,7 +208,14 @@ impl Shape<'_> {
             return;
         }
         for inner in node.items() {
-            self.value(inner, item, place);
+            self.value(
+                inner,
+                item,
+                &Place {
+                    item: true,
+                    ..Place::new(place.name, inner.span)
+                },
+            );
         }
     }
 
@@ -230,14 +224,7 @@ impl Shape<'_> {
             if let Err(wrong) = naming.read(&entry.key) {
                 self.faults.push(wrong.at("name", entry.key_span, "this key"));
             }
-            self.value(
-                &entry.value,
-                &Kind::Section(section),
-                &Place {
-                    name: &entry.key,
-                    key_span: entry.key_span,
-                },
-            );
+            self.value(&entry.value, &Kind::Section(section), &Place::new(&entry.key, entry.key_span));
         }
     }
 
@@ -256,11 +243,8 @@ impl Shape<'_> {
                 (_, Sort::Nothing) => {}
                 _ => self.faults.push(wrong_kind(
                     &entry.value,
-                    &Kind::Name(&value::TEXT),
-                    &Place {
-                        name: &entry.key,
-                        key_span: entry.key_span,
-                    },
+                    &Kind::Name(&naming::TEXT),
+                    &Place::new(&entry.key, entry.key_span),
                 )),
             }
         }
@@ -296,20 +280,42 @@ fn fits(sort: Sort, kind: &Kind) -> bool {
     }
 }
 
+/// Whether a scalar would be good for a kind, were it only text.
+fn reads(text: &str, kind: &Kind) -> bool {
+    match kind {
+        Kind::Word(word) => (word.read)(text).is_ok(),
+        Kind::Name(naming) => (naming.fits)(text),
+        _ => false,
+    }
+}
+
 /// What a key takes, for sentences.
 pub(crate) fn expectation(kind: &Kind) -> String {
     match kind {
         Kind::Flag => "true or false".to_owned(),
         Kind::Int { min, max } => format!("a whole number from {min} to {max}"),
         Kind::Word(word) => format!("{} like {}", word.what, word.example),
+        Kind::Name(naming) if naming.example.is_empty() => naming.what.to_owned(),
         Kind::Name(naming) => format!("{} like {}", naming.what, naming.example),
         Kind::Choice(choices) => list_of(choices),
         Kind::List(item) => format!("a list, each of it {}", expectation(item)),
-        Kind::Section(_) => "a section with keys of its own".to_owned(),
-        Kind::Named(naming, _) => format!("a section for each name, {} like {}", naming.what, naming.example),
+        Kind::Section(section) => section_with(section),
+        Kind::Named(naming, _) => format!(
+            "a section for each {}, like `{}:`",
+            naming.what.trim_start_matches("a "),
+            naming.example
+        ),
         Kind::Labels => "keys and values of labels".to_owned(),
         Kind::Either(one, other) => format!("{}, or {}", expectation(one), expectation(other)),
         Kind::Anything => "anything".to_owned(),
+    }
+}
+
+fn section_with(section: &Section) -> String {
+    let required: Vec<&str> = section.keys.iter().filter(|key| key.required).map(|key| key.name).collect();
+    match (required.as_slice(), section.keys.first()) {
+        ([], Some(first)) => format!("a section with keys like `{}`", first.name),
+        (required, _) => format!("a section with `{}`", required.join("` and `")),
     }
 }
 
@@ -341,9 +347,18 @@ fn wrong_kind(node: &Node, kind: &Kind, place: &Place<'_>) -> Fault {
     let sort = node.sort();
     let summary = format!("{} takes {}, not {}", place.named(), expectation(kind), sort.name());
     let number = matches!(sort, Sort::Integer | Sort::Float | Sort::Flag) && fits(Sort::Text, kind);
-    let help = match node.text().filter(|_| number && !is_secret_key(place.name)) {
-        Some(text) => format!("put it in quotes: \"{text}\"."),
-        None => format!("give it {}.", expectation(kind)),
+    let shown = node.text().filter(|_| !is_secret_key(place.name));
+    let help = match (shown, kind) {
+        (Some(text), _) if number && reads(text, kind) => format!("put it in quotes: \"{text}\"."),
+        (Some(text), Kind::Section(section)) => match section
+            .keys
+            .iter()
+            .find(|key| key.when == When::Now && reads(text, &key.kind))
+        {
+            Some(key) => format!("write `{}: {{ {}: {text} }}`.", place.name, key.name),
+            None => format!("give it {}.", expectation(kind)),
+        },
+        _ => format!("give it {}.", expectation(kind)),
     };
     let why = if number {
         "without quotes YAML reads this as something else than text.".to_owned()
@@ -421,12 +436,13 @@ fn missing(key: &'static Key, place: &Place<'_>) -> Fault {
         } else {
             "needed here"
         })
-        .why(format!(
-            "there is no default for it: {}{}",
-            key.doc[..1].to_lowercase(),
-            &key.doc[1..]
+        .why("it has no default, and nothing can be made without it.")
+        .help(format!(
+            "add `{}:` with {}. It is: {}",
+            key.name,
+            expectation(&key.kind),
+            lower_first(key.doc)
         ))
-        .help(format!("add `{}:` with {}.", key.name, expectation(&key.kind)))
 }
 
 fn not_yet(at: Span, what: &str, label: &str) -> Fault {
@@ -440,7 +456,7 @@ fn never(entry: &Entry, why: &str, help: &str) -> Fault {
     Fault::error(
         "refused-key",
         entry.key_span,
-        format!("`{}` does not belong into cluster.yaml", entry.key),
+        format!("`{}` does not belong in cluster.yaml", entry.key),
     )
     .label("not here")
     .why(why)
@@ -463,13 +479,8 @@ fn unknown_key(entry: &Entry, section: &'static Section, place: &Place<'_>) -> F
         }
         return Fault::error("unknown-key", entry.key_span, unknown_summary(entry, place))
             .label(format!("did you mean `{}`?", known.name))
-            .why(format!(
-                "`{}` is what comes nearest: {}{}",
-                known.name,
-                known.doc[..1].to_lowercase(),
-                &known.doc[1..]
-            ))
-            .help(format!("write `{}`.", known.name));
+            .why("unknown keys are refused, so that nothing that was meant is ignored.")
+            .help(format!("write `{}`: {}", known.name, lower_first(known.doc)));
     }
     let elsewhere = keys::places_of(&entry.key);
     let fault = Fault::error("unknown-key", entry.key_span, unknown_summary(entry, place));
@@ -490,6 +501,17 @@ fn unknown_key(entry: &Entry, section: &'static Section, place: &Place<'_>) -> F
         .label("not a key of mainstay")
         .why("unknown keys are refused, so that nothing that was meant is ignored.")
         .help(format!("take it out. Known here: {}.", known.join(", ")))
+}
+
+/// A description inside a sentence. `CPU` stays what it is.
+fn lower_first(doc: &str) -> String {
+    let mut letters = doc.chars();
+    match (letters.next(), letters.clone().next()) {
+        (Some(first), Some(second)) if !second.is_ascii_uppercase() => {
+            format!("{}{}", first.to_ascii_lowercase(), letters.as_str())
+        }
+        _ => doc.to_owned(),
+    }
 }
 
 fn unknown_summary(entry: &Entry, place: &Place<'_>) -> String {
@@ -570,7 +592,7 @@ mod tests {
             // The example of a fingerprint is cut short for people.
             Kind::Word(word) if word.example.contains('…') => {}
             Kind::Word(word) => assert!((word.read)(word.example).is_ok(), "{path}"),
-            Kind::Name(naming) => assert!((naming.fits)(naming.example), "{path}"),
+            Kind::Name(naming) => assert!(naming.example.is_empty() || (naming.fits)(naming.example), "{path}"),
             _ => {}
         });
     }
@@ -583,14 +605,7 @@ mod tests {
         let codes: Vec<&str> = faults.iter().map(|fault| fault.code).collect();
         assert_eq!(
             codes,
-            [
-                "unknown-key",
-                "value",
-                "wrong-kind",
-                "out-of-bounds",
-                "wrong-kind",
-                "wrong-kind"
-            ]
+            ["unknown-key", "value", "value", "out-of-bounds", "wrong-kind", "wrong-kind"]
         );
     }
 }

@@ -12,6 +12,12 @@ pub struct Span {
     pub column: u32,
 }
 
+impl Span {
+    pub(crate) fn holds(self, byte: u32) -> bool {
+        self.start <= byte && (byte < self.end || byte == self.start)
+    }
+}
+
 /// A value with the place it was read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Spanned<T> {

@@ -319,6 +319,19 @@ impl NamePattern {
         &self.0
     }
 
+    /// The ordinal of a machine that is called so, if the pattern gives such a name.
+    pub(crate) fn ordinal(&self, cluster: &str, pool: &str, name: &str) -> Option<u32> {
+        let pattern = self.0.replace("{cluster}", cluster).replace("{pool}", pool);
+        let (prefix, suffix, first) = match pattern.split_once("{n}") {
+            Some((prefix, suffix)) => (prefix, suffix, 0),
+            None => pattern.split_once("{n0}").map(|(prefix, suffix)| (prefix, suffix, 1))?,
+        };
+        let number: u32 = name.strip_prefix(prefix)?.strip_suffix(suffix)?.parse().ok()?;
+        number
+            .checked_add(first)
+            .filter(|ordinal| self.name(cluster, pool, *ordinal) == name)
+    }
+
     pub fn name(&self, cluster: &str, pool: &str, ordinal: u32) -> String {
         let pattern = self.0.replace("{cluster}", cluster).replace("{pool}", pool);
         pattern

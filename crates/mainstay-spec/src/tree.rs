@@ -96,15 +96,17 @@ impl Node {
         loop {
             let next = match &node.value {
                 Value::Scalar { .. } => None,
-                Value::List(items) => items.iter().rfind(|item| item.span.start <= byte),
+                Value::List(items) => items.iter().rfind(|item| item.span.holds(byte)),
                 Value::Map(entries) => {
-                    let last = entries.iter().rfind(|entry| entry.key_span.start <= byte);
+                    let last = entries
+                        .iter()
+                        .rfind(|entry| entry.key_span.holds(byte) || entry.value.span.holds(byte));
                     keys.extend(last);
                     last.map(|entry| &entry.value)
                 }
             };
             match next {
-                Some(inner) if inner.span.start <= byte => node = inner,
+                Some(inner) if inner.span.holds(byte) => node = inner,
                 _ => return keys,
             }
         }
@@ -159,21 +161,21 @@ pub(crate) fn parse(text: &str, faults: &mut Vec<Fault>) -> Option<Node> {
 }
 
 /// All documents of a file, for patches: only the shape of their roots is looked at.
-pub(crate) fn parse_all(text: &str) -> Result<Vec<Node>, Fault> {
+pub(crate) fn parse_all(text: &str) -> Result<Vec<Node>, Box<Fault>> {
     let mut ignored = Vec::new();
     let mut reader = Reader {
         events: events(text),
         faults: &mut ignored,
     };
     reader.documents().map_err(|stop| match stop {
-        Stop::Yaml(error) => syntax(&error, text),
-        Stop::Fault(fault) => *fault,
+        Stop::Yaml(error) => Box::new(syntax(&error, text)),
+        Stop::Fault(fault) => fault,
     })
 }
 
 fn events(text: &str) -> Parser<'_, StrInput<'_>> {
     let options = yaml::options! {
-        emit_comments: false, emit_unresolved_aliases: true, disallow_directives: true,
+        emit_comments: false, emit_unresolved_aliases: true, emit_anchor_events: true, disallow_directives: true,
         flow_nesting_limit: DEEPEST, block_nesting_limit: DEEPEST,
     };
     Parser::new_from_str_with_options(text, options)
@@ -222,21 +224,27 @@ impl<'t> Reader<'t, '_> {
     }
 
     fn next(&mut self) -> Result<(Event<'t>, yaml::Span), Stop> {
-        // The parser ends with `StreamEnd`; whoever saw that does not ask again.
-        self.events
-            .next_event()
-            .unwrap_or(Ok((Event::StreamEnd, yaml::Span::default())))
-            .map_err(Stop::from)
+        loop {
+            // The parser ends with `StreamEnd`; whoever saw that does not ask again.
+            let (event, span) = self
+                .events
+                .next_event()
+                .unwrap_or(Ok((Event::StreamEnd, yaml::Span::default())))?;
+            if !matches!(event, Event::Anchor(..)) {
+                return Ok((event, span));
+            }
+            self.faults.push(anchor(place(&span)));
+        }
     }
 
     fn node(&mut self, event: Event<'t>, span: yaml::Span) -> Result<Node, Stop> {
         let place = place(&span);
-        let anchored = event.anchor_id().is_some();
-        if anchored || event.is_alias() || matches!(event, Event::UnresolvedAlias(_)) {
+        if event.is_alias() || matches!(event, Event::UnresolvedAlias(_)) {
             self.faults.push(anchor(place));
         }
         if let Some(tag) = event.tag() {
-            self.faults.push(tagged(place, &tag.original()));
+            let at = span.tag_span().map_or(place, |span| self::place(&span));
+            self.faults.push(tagged(at, &tag.original()));
         }
         let (value, end) = match event {
             Event::Scalar(text, style, ..) => (
@@ -286,11 +294,16 @@ impl<'t> Reader<'t, '_> {
                 return Ok((Value::Map(entries), place(&span).end));
             }
             let key = self.node(event, span)?;
+            let before = self.faults.len();
             let (event, span) = self.next()?;
             let value = self.node(event, span)?;
             match key.text().map(str::to_owned) {
                 None => self.faults.push(not_a_key(key.span)),
-                Some(text) if text == "<<" => self.faults.push(merge_key(key.span)),
+                Some(text) if text == "<<" => {
+                    // What it merges is an alias, which goes without saying.
+                    self.faults.truncate(before);
+                    self.faults.push(merge_key(key.span));
+                }
                 Some(text) => match seen.insert(text.clone(), key.span.line) {
                     Some(first) => self.faults.push(duplicate(key.span, &text, first)),
                     None => entries.push(Entry {
@@ -334,7 +347,7 @@ fn empty(text: &str) -> Fault {
 fn second_document(at: Span) -> Fault {
     Fault::error("second-document", at, "a second document begins here")
         .label("one file is one cluster")
-        .why("everything behind `---` would be ignored or would describe another cluster; neither can be meant.")
+        .why("everything after `---` would be ignored or would describe another cluster; neither can be meant.")
         .help("move it into a file of its own and name that with `-f`.")
 }
 
@@ -410,9 +423,17 @@ fn reason(kind: &ErrorKind) -> Cow<'static, str> {
         ErrorKind::ExpectedFlowMappingSeparator => "a comma or `}` is missing".into(),
         ErrorKind::ExpectedFlowSequenceSeparator => "a comma or `]` is missing".into(),
         ErrorKind::ExpectedBlockMappingKey => "a key was expected".into(),
-        ErrorKind::SimpleKeyExpected => "a colon is missing behind a key".into(),
+        ErrorKind::SimpleKeyExpected => "a colon is missing after a key".into(),
+        ErrorKind::MappingValueNotAllowed => "there can be no key here".into(),
         ErrorKind::InvalidIndentation => "the indentation fits no line above".into(),
-        other => other.to_string().to_lowercase().into(),
+        other => {
+            let text = other.to_string().to_lowercase();
+            if text.contains("quoted scalar") {
+                "a quote is not closed".into()
+            } else {
+                text.into()
+            }
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use semver::Version;
 use url::Url;
 
 use crate::fault::{Wrong, quote};
+use crate::naming::is_label;
 use crate::spec::{Jump, NamePattern, Taint, TaintEffect, VersionWish};
 
 pub(crate) type Read<T> = Result<T, Wrong>;
@@ -87,7 +88,9 @@ fn size(text: &str) -> Read<u64> {
         .checked_mul(1 << shift)
         .filter(|bytes| *bytes > 0 && *bytes <= 1 << 54)
         .ok_or_else(|| {
-            Wrong::new("is out of bounds", "not a size that a machine can have").help("write a size between 1MiB and 16384TiB.")
+            Wrong::new("is out of bounds", "not a size that a machine can have")
+                .why("a size is more than nothing, and no storage holds that much.")
+                .help("write a size between 1MiB and 16384TiB.")
         })
 }
 
@@ -358,7 +361,10 @@ pub(crate) fn mac(text: &str) -> Read<Mac> {
             "the lowest bit of the first pair is set",
         )
         .why("PVE accepts unicast MAC addresses only; a network card cannot have a multicast one.")
-        .help(format!("make the first pair even, for example {:02X}.", octets[0] & 0xfe)));
+        .help(format!(
+            "write for example \"{}\".",
+            Mac([octets[0] & 0xfc | 2, octets[1], octets[2], octets[3], octets[4], octets[5]])
+        )));
     }
     Ok(Mac(octets))
 }
@@ -426,20 +432,11 @@ pub(crate) fn is_host(text: &str) -> bool {
         }
 }
 
-/// A DNS label, any case.
-fn is_label(text: &str) -> bool {
-    let edge = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    bytes.len() <= 63
-        && edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')
-}
-
 /// An https URL without path, query or credentials.
 pub(crate) fn https(text: &str, default_port: u16) -> Read<Url> {
     let example = |host: &str| format!("write https://{host}:{default_port}.");
-    let Ok(mut url) = Url::parse(text) else {
+    // Without `//` a host and port look like a scheme and path.
+    let Some(mut url) = Url::parse(text).ok().filter(|_| text.contains("://")) else {
         let host = text.split(['/', ':']).next().filter(|host| is_host(host)).unwrap_or("host");
         return Err(
             Wrong::new(format!("is not a URL: {}", quote(text)), "expected https://host:port")
@@ -468,7 +465,7 @@ pub(crate) fn https(text: &str, default_port: u16) -> Read<Url> {
     }
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
         return Err(Wrong::new(
-            format!("has something behind host and port: {}", quote(text)),
+            format!("has something after host and port: {}", quote(text)),
             "only host and port are expected",
         )
         .why("paths are added by mainstay itself.")
@@ -500,209 +497,15 @@ pub(crate) fn plain_https(text: &str) -> Read<Url> {
     https(text, 443)
 }
 
-/// Which texts are names of a kind of thing, and how to say what is wrong otherwise.
-pub(crate) struct Naming {
-    pub what: &'static str,
-    /// For JSON Schema, anchored; what `fits` decides.
-    pub pattern: &'static str,
-    pub fits: fn(&str) -> bool,
-    pub rule: &'static str,
-    pub example: &'static str,
-}
-
-impl Naming {
-    pub(crate) fn read(&self, text: &str) -> Read<String> {
-        if (self.fits)(text) {
-            return Ok(text.to_owned());
-        }
-        let suggestion = suggest(text)
-            .filter(|name| (self.fits)(name))
-            .unwrap_or_else(|| self.example.to_owned());
-        Err(
-            Wrong::new(format!("is not {}: {}", self.what, quote(text)), format!("not {}", self.what))
-                .why(format!("{}.", self.rule))
-                .help(format!("write for example {suggestion}.")),
-        )
-    }
-}
-
-/// The text with what names never hold turned into dashes.
-fn suggest(text: &str) -> Option<String> {
-    let dashed: String = text
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() {
-                c.to_ascii_lowercase()
-            } else {
-                '-'
-            }
-        })
-        .collect();
-    let trimmed = dashed.trim_matches('-');
-    (!trimmed.is_empty() && text.len() <= 40).then(|| trimmed.to_owned())
-}
-
-fn charset(text: &str, first: fn(u8) -> bool, rest: fn(u8) -> bool, longest: usize) -> bool {
-    let bytes = text.as_bytes();
-    bytes.first().is_some_and(|b| first(*b)) && bytes.iter().all(|b| rest(*b)) && bytes.len() <= longest
-}
-
-fn is_lower_label(text: &str, longest: usize) -> bool {
-    let rest = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    charset(text, |b| b.is_ascii_lowercase(), rest, longest) && !text.ends_with('-')
-}
-
-pub(crate) static CLUSTER_NAME: Naming = Naming {
-    what: "a cluster name",
-    pattern: "^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$",
-    fits: |text| is_lower_label(text, 32),
-    rule: "machine names, which are DNS names, begin with it: lower-case letters, digits and dashes, a letter first, at most 32",
-    example: "homelab",
-};
-
-pub(crate) static POOL_NAME: Naming = Naming {
-    what: "a pool name",
-    pattern: "^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$",
-    fits: |text| is_lower_label(text, 32),
-    rule: "machine names, which are DNS names, hold it: lower-case letters, digits and dashes, a letter first, at most 32",
-    example: "worker",
-};
-
-pub(crate) static MACHINE_NAME: Naming = Naming {
-    what: "a machine name",
-    pattern: "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$",
-    fits: |text| is_lower_label(text, 63),
-    rule: "PVE and Kubernetes both take DNS labels: lower-case letters, digits and dashes, a letter first, at most 63",
-    example: "homelab-worker-1",
-};
-
-pub(crate) static HOST_NAME: Naming = Naming {
-    what: "a host name",
-    pattern: "^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$",
-    fits: is_label,
-    rule: "a PVE host is named by one DNS label, as in the tree of its web page, not by an address or a full name",
-    example: "pve1",
-};
-
-pub(crate) static STORAGE_ID: Naming = Naming {
-    what: "a storage",
-    pattern: "^[a-zA-Z][a-zA-Z0-9_.-]*[a-zA-Z0-9]$",
-    fits: |text| {
-        let rest = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-        text.len() >= 2
-            && charset(text, |b| b.is_ascii_alphabetic(), rest, 100)
-            && text.ends_with(|c: char| c.is_ascii_alphanumeric())
-    },
-    rule: "a PVE storage id has letters, digits, dashes, dots and underscores, a letter first, and at least two characters",
-    example: "local-lvm",
-};
-
-pub(crate) static BRIDGE: Naming = Naming {
-    what: "a bridge",
-    pattern: "^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$",
-    fits: |text| {
-        charset(
-            text,
-            |b| b.is_ascii_alphabetic(),
-            |b| b.is_ascii_alphanumeric() || b"_.-".contains(&b),
-            15,
-        )
-    },
-    rule: "Linux interface names have at most 15 characters, a letter first",
-    example: "vmbr0",
-};
-
-pub(crate) static RESOURCE_POOL: Naming = Naming {
-    what: "a PVE resource pool",
-    pattern: "^[a-zA-Z][a-zA-Z0-9_.-]*(/[a-zA-Z][a-zA-Z0-9_.-]*){0,2}$",
-    fits: |text| {
-        let rest = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-        text.split('/').count() <= 3
-            && text
-                .split('/')
-                .all(|part| charset(part, |b| b.is_ascii_alphabetic(), rest, 100))
-    },
-    rule: "up to three levels with slashes, each of letters, digits, dashes, dots and underscores, a letter first",
-    example: "k8s",
-};
-
-pub(crate) static TAG: Naming = Naming {
-    what: "a PVE tag",
-    pattern: "^[a-z0-9_][a-z0-9_.+-]*$",
-    fits: |text| {
-        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
-        charset(
-            text,
-            plain,
-            |b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_.+-".contains(&b),
-            124,
-        )
-    },
-    rule: "PVE keeps tags in lower case: letters, digits, underscores, dots, plus and dashes",
-    example: "team-a",
-};
-
-pub(crate) static EXTENSION: Naming = Naming {
-    what: "an extension name",
-    pattern: "^([a-z0-9][a-z0-9-]*/)?[a-z0-9][a-z0-9-]*$",
-    fits: |text| {
-        text.split('/').count() <= 2
-            && text
-                .split('/')
-                .all(|part| is_label(part) && part == part.to_ascii_lowercase())
-    },
-    rule: "extensions are named as in the Image Factory, with or without `siderolabs/`, and carry no version",
-    example: "qemu-guest-agent",
-};
-
-pub(crate) static DISK_NAME: Naming = Naming {
-    what: "a disk name",
-    pattern: "^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$",
-    fits: |text| is_lower_label(text, 20),
-    rule: "the name is the serial by which the guest finds the disk: lower-case letters, digits and dashes, at most 20",
-    example: "longhorn",
-};
-
-pub(crate) static CPU_TYPE: Naming = Naming {
-    what: "a CPU type",
-    pattern: "^[a-zA-Z0-9][a-zA-Z0-9_.+-]*$",
-    fits: |text| {
-        charset(
-            text,
-            |b| b.is_ascii_alphanumeric(),
-            |b| b.is_ascii_alphanumeric() || b"_.+-".contains(&b),
-            64,
-        )
-    },
-    rule: "CPU types are named as in PVE, without flags",
-    example: "x86-64-v2-AES",
-};
-
-pub(crate) static PATH: Naming = Naming {
-    what: "a file",
-    pattern: "^[^\\u0000-\\u001f]+$",
-    fits: |text| !text.trim().is_empty() && !text.chars().any(char::is_control),
-    rule: "a path is relative to the directory of cluster.yaml",
-    example: "patches/common.yaml",
-};
-
-pub(crate) static TEXT: Naming = Naming {
-    what: "text",
-    pattern: "^[^\\u0000-\\u001f]+$",
-    fits: |text| !text.trim().is_empty() && !text.chars().any(char::is_control),
-    rule: "one line of text is expected",
-    example: "text",
-};
-
 /// `{cluster}-{pool}-{n}`.
 pub(crate) fn name_pattern(text: &str) -> Read<NamePattern> {
     let stripped = ["{cluster}", "{pool}", "{n}", "{n0}"]
         .iter()
         .fold(text.to_owned(), |left, part| left.replace(part, ""));
     if let Some(open) = stripped.find(['{', '}']) {
-        let unknown: String = stripped[open..].chars().take_while(|c| !c.is_whitespace()).take(20).collect();
+        let unknown = stripped[open..].split_inclusive('}').next().unwrap_or_default();
         return Err(Wrong::new(
-            format!("holds an unknown placeholder: {}", quote(&unknown)),
+            format!("holds an unknown placeholder: {}", quote(unknown)),
             "not a placeholder",
         )
         .why("names are made from {cluster}, {pool} and {n}, which counts from 1, or {n0}, which counts from 0.")
@@ -725,7 +528,7 @@ pub(crate) fn taint(text: &str) -> Read<Taint> {
             .why("a taint is `key=value:Effect` or `key:Effect`, as kubectl writes it.")
             .help("write for example dedicated=gpu:NoSchedule. Effects are NoSchedule, PreferNoSchedule and NoExecute.")
     };
-    let (left, effect) = text.rsplit_once(':').ok_or_else(|| malformed("no effect behind a colon"))?;
+    let (left, effect) = text.rsplit_once(':').ok_or_else(|| malformed("no effect after a colon"))?;
     let effect = match effect {
         "NoSchedule" => TaintEffect::NoSchedule,
         "PreferNoSchedule" => TaintEffect::PreferNoSchedule,
@@ -841,29 +644,6 @@ mod tests {
             "pve.lan:8006",
         ] {
             assert!(read(text).is_none(), "{text}");
-        }
-    }
-
-    #[test]
-    fn names_fit_their_patterns() {
-        for (naming, good, bad) in [
-            (
-                &CLUSTER_NAME,
-                vec!["a", "homelab", "k8s-1"],
-                vec!["", "-a", "a-", "Homelab", "1a", "a_b"],
-            ),
-            (&HOST_NAME, vec!["pve1", "PVE-2", "1"], vec!["", "pve.lan", "pve_1", "-x"]),
-            (&STORAGE_ID, vec!["local", "local-lvm", "ceph_a.b"], vec!["", "a", "1a", "a-"]),
-            (&RESOURCE_POOL, vec!["k8s", "a/b/c"], vec!["", "a/b/c/d", "/a", "1a"]),
-            (&TAG, vec!["team-a", "_x", "a+b"], vec!["", "Team", "a;b", "-a"]),
-            (&EXTENSION, vec!["siderolabs/zfs", "zfs"], vec!["", "a/b/c", "zfs:1", "ZFS"]),
-        ] {
-            for text in good {
-                assert!((naming.fits)(text), "{text} is {}", naming.what);
-            }
-            for text in bad {
-                assert!(!(naming.fits)(text), "{text} is not {}", naming.what);
-            }
         }
     }
 }

@@ -4,26 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use super::count;
-use super::network::{inside, is_host_address, taken};
+use super::network::{inside, is_host_address, machine_network, taken};
 use crate::draft::{Draft, PoolDraft};
 use crate::fault::Fault;
 use crate::roster::Member;
 use crate::source::{Span, Spanned};
 
 pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
-    for pool in &draft.pools {
-        enough(pool, roster, faults);
+    for members in roster.chunk_by(|one, other| std::ptr::eq(one.pool, other.pool)) {
+        enough(members[0].pool, members, faults);
     }
     outside(draft, roster, faults);
     fixed(draft, roster, faults);
     shared(roster, faults);
 }
 
-fn enough(pool: &PoolDraft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
-    let without: Vec<&Member<'_>> = roster
-        .iter()
-        .filter(|member| std::ptr::eq(member.pool, pool) && member.address.is_none())
-        .collect();
+fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Fault>) {
+    let without: Vec<&Member<'_>> = members.iter().filter(|member| member.address.is_none()).collect();
     let unreported = without
         .iter()
         .filter(|member| member.own.is_none_or(|own| own.address.is_absent()))
@@ -59,16 +56,16 @@ fn enough(pool: &PoolDraft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
 
 /// One fault per range or override, not per machine.
 fn outside(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
-    let Some(cidr) = draft.network.cidr.value() else { return };
+    let Some(cidr) = machine_network(draft) else { return };
     let mut blamed = BTreeSet::new();
     for member in roster {
         if let Some(address) = &member.address
-            && !is_host_address(*cidr, address.value)
+            && !is_host_address(cidr, address.value)
             && blamed.insert(address.span)
         {
             let what = format!("the address of `{}`", member.name);
             inside(
-                *cidr,
+                cidr,
                 address,
                 &what,
                 "machines have one network card, in this network.",

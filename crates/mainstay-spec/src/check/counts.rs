@@ -3,11 +3,12 @@
 use super::count;
 use crate::draft::{DistroName, Draft, PoolDraft};
 use crate::fault::Fault;
-use crate::roster::Member;
+use crate::roster::{MACHINES_MAX, Member};
 use crate::source::Span;
 use crate::spec::Role;
 
 pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+    too_many(draft, faults);
     let pools: Vec<&PoolDraft> = draft.pools.iter().filter(|pool| pool.role == Role::ControlPlane).collect();
     if pools.is_empty() {
         if !draft.pools.is_empty() {
@@ -18,7 +19,10 @@ pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault
     if pools.iter().any(|pool| pool.count.is().is_none()) {
         return;
     }
-    let total: u32 = pools.iter().filter_map(|pool| pool.count.value()).sum();
+    let total = pools
+        .iter()
+        .filter_map(|pool| pool.count.value())
+        .fold(0u32, |sum, count| sum.saturating_add(*count));
     if ![1, 3, 5].contains(&total) {
         faults.push(even(&pools, total));
     }
@@ -26,6 +30,23 @@ pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault
         faults.push(no_endpoint(&pools, total));
     }
     pods_for_all(draft, roster, faults);
+}
+
+fn too_many(draft: &Draft, faults: &mut Vec<Fault>) {
+    let counts: Vec<_> = draft.pools.iter().filter_map(|pool| pool.count.is()).collect();
+    let total: u64 = counts.iter().map(|count| u64::from(count.value)).sum();
+    if let Some(last) = counts.last().filter(|_| total > u64::from(MACHINES_MAX)) {
+        faults.push(
+            Fault::error(
+                "too-many-machines",
+                last.span,
+                format!("{total} machines are more than one cluster carries"),
+            )
+            .label("the last of them")
+            .why(format!("Kubernetes is made for up to {MACHINES_MAX} nodes."))
+            .help("make several clusters of it, each with a file of its own."),
+        );
+    }
 }
 
 fn no_control_plane(draft: &Draft) -> Fault {

@@ -1,8 +1,8 @@
 //! Memory, processors and disks that the distribution can live with.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::draft::{DistroName, Draft, ExtraDiskDraft, Given, ShapeDraft};
+use crate::draft::{DistroName, Draft, ExtraDiskDraft, Given, PoolDraft, ShapeDraft};
 use crate::fault::Fault;
 use crate::roster::Member;
 use crate::source::Span;
@@ -51,17 +51,15 @@ pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault
         DistroName::Rke2 => &RKE2,
         DistroName::K3s => &K3S,
     };
+    let pools: BTreeMap<&str, &PoolDraft> = roster.iter().map(|member| (member.name.as_str(), member.pool)).collect();
     for pool in &draft.pools {
         shape(minimum, &pool.shape, pool.role, faults);
     }
     for machine in &draft.machines {
-        let role = roster
-            .iter()
-            .find(|member| member.name == machine.name)
-            .map_or(Role::Worker, |member| member.pool.role);
+        let role = pools.get(machine.name.as_str()).map_or(Role::Worker, |pool| pool.role);
         shape(minimum, &machine.shape, role, faults);
     }
-    iothreads(draft, roster, faults);
+    iothreads(draft, &pools, faults);
     longhorn(draft, faults);
 }
 
@@ -170,15 +168,15 @@ fn extra_disks(at: Span, disks: &[ExtraDiskDraft], faults: &mut Vec<Fault>) {
     }
 }
 
-fn iothreads(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn iothreads(draft: &Draft, pool_of: &BTreeMap<&str, &PoolDraft>, faults: &mut Vec<Fault>) {
     let single = |shape: &ShapeDraft, pool: Option<&ShapeDraft>| {
         let scsi = shape.scsi.value().or_else(|| pool.and_then(|pool| pool.scsi.value()));
         scsi == Some(&ScsiController::VirtioScsiSingle)
     };
     let pools = draft.pools.iter().map(|pool| (&pool.shape, None));
     let machines = draft.machines.iter().map(|machine| {
-        let member = roster.iter().find(|member| member.name == machine.name);
-        (&machine.shape, member.map(|member| &member.pool.shape))
+        let pool = pool_of.get(machine.name.as_str());
+        (&machine.shape, pool.map(|pool| &pool.shape))
     });
     for (shape, pool) in pools.chain(machines) {
         let extra = shape.disks.value().into_iter().flatten().map(|disk| &disk.disk.iothread);
@@ -227,9 +225,9 @@ fn longhorn(draft: &Draft, faults: &mut Vec<Fault>) {
         .collect();
     if let Some(name) = disk.filter(|_| !missing.is_empty()) {
         faults.push(
-            Fault::warning("longhorn", name.span, format!("Longhorn needs the extension {}", missing.join(" and ")))
+            Fault::warning("longhorn", name.span, format!("Longhorn needs the extension{} {}", if missing.len() == 1 { "" } else { "s" }, missing.join(" and ")))
                 .label("a disk for Longhorn")
-                .why("Longhorn attaches volumes with tools that Talos has only as extensions; without them the first pod waits for ever.")
+                .why("Longhorn attaches volumes with tools that Talos has only as extensions; without them the first pod waits forever.")
                 .help(format!("add {} to `talos.extensions`.", missing.join(" and "))),
         );
     }

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::draft::{Draft, MachineDraft, PoolDraft};
 use crate::fault::{Fault, quote};
+use crate::naming::MACHINE_NAME;
 use crate::roster::{Member, names_of};
 use crate::shape::closest;
 use crate::source::Span;
-use crate::value::{MACHINE_NAME, Mac};
+use crate::value::Mac;
 
 pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
     if draft.name.is().is_some() {
@@ -79,11 +80,10 @@ fn known(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
 
 /// An exception for a machine that is gone since its pool was made smaller, and comes back when it grows.
 fn beyond_count(draft: &Draft, machine: &MachineDraft) -> Option<Fault> {
-    const FAR: u32 = 1000;
     let cluster = draft.name.value()?;
     let pool = draft.pools.iter().find(|pool| {
-        let (names, count) = (names_of(draft, pool), pool.count.value().copied().unwrap_or(0));
-        (count + 1..=count.saturating_add(FAR)).any(|ordinal| names.name(cluster, &pool.name, ordinal) == machine.name)
+        let ordinal = names_of(draft, pool).ordinal(cluster, &pool.name, &machine.name);
+        ordinal.is_some_and(|ordinal| ordinal > pool.count.value().copied().unwrap_or(0))
     })?;
     let count = pool.count.value().copied().unwrap_or(0);
     Some(

@@ -12,9 +12,11 @@ pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
     let network = &draft.network;
     if let Some(cidr) = network.cidr.is() {
         usable(draft, cidr, faults);
+    }
+    if let Some(cidr) = machine_network(draft) {
         if let Some(gateway) = network.gateway.is() {
             inside(
-                cidr.value,
+                cidr,
                 gateway,
                 "the gateway",
                 "machines reach it directly, so it is one of their own network.",
@@ -23,7 +25,7 @@ pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
         }
         if let Some(vip) = network.vip.is() {
             inside(
-                cidr.value,
+                cidr,
                 vip,
                 "the VIP",
                 "control planes announce it on their own network by ARP.",
@@ -39,6 +41,16 @@ pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
     overlaps(draft, faults);
     pod_prefix(draft, faults);
     resolvers(draft, faults);
+}
+
+/// The network of the machines, if it can have any.
+pub(crate) fn machine_network(draft: &Draft) -> Option<Ipv4Net> {
+    draft
+        .network
+        .cidr
+        .value()
+        .copied()
+        .filter(|cidr| (8..=30).contains(&cidr.prefix_len()))
 }
 
 /// Whether an address is one that a machine can have.
@@ -101,7 +113,7 @@ pub(crate) fn taken(address: &Spanned<Ipv4Addr>, what: &str, by: &str, first: Sp
 fn usable(draft: &Draft, cidr: &Spanned<Ipv4Net>, faults: &mut Vec<Fault>) {
     let network = cidr.value.network();
     let fault = |summary: String, label: &str| Fault::error("network", cidr.span, summary).label(label);
-    if cidr.value.prefix_len() > 30 || cidr.value.prefix_len() < 8 {
+    if machine_network(draft).is_none() {
         faults.push(
             fault(
                 format!("{} is no network for machines", cidr.value),
@@ -141,58 +153,70 @@ fn endpoint_is_loopback(draft: &Draft) -> bool {
 
 fn overlaps(draft: &Draft, faults: &mut Vec<Fault>) {
     let network = &draft.network;
-    let (pods, services) = (draft.pods(), draft.services());
-    let pods_at = network.pods.is().map(|given| given.span);
-    let services_at = network.services.is().map(|given| given.span);
+    let pods = Part {
+        name: "pods",
+        net: draft.pods(),
+        given: network.pods.is().map(|given| given.span),
+    };
+    let services = Part {
+        name: "services",
+        net: draft.services(),
+        given: network.services.is().map(|given| given.span),
+    };
     if let Some(cidr) = network.cidr.is() {
-        for (name, other, at) in [("pods", pods, pods_at), ("services", services, services_at)] {
-            if overlap(cidr.value, other) {
-                faults.push(overlapping(
-                    at.unwrap_or(cidr.span),
-                    ("machines", cidr.value),
-                    (name, other),
-                    at.is_none(),
-                    draft,
-                ));
-            }
-        }
+        let machines = Part {
+            name: "machines",
+            net: cidr.value,
+            given: Some(cidr.span),
+        };
+        faults.extend(
+            [&pods, &services]
+                .into_iter()
+                .filter_map(|other| overlapping(draft, &machines, other)),
+        );
     }
-    if overlap(pods, services)
-        && let Some(at) = pods_at.max(services_at)
-    {
-        faults.push(overlapping(at, ("pods", pods), ("services", services), false, draft));
-    }
+    // The one that is given is the one to change; of two given ones the later.
+    let (one, other) = if services.given >= pods.given {
+        (&pods, &services)
+    } else {
+        (&services, &pods)
+    };
+    faults.extend(overlapping(draft, one, other));
+}
+
+/// One of the networks of a cluster, and where it is given, if it is.
+struct Part {
+    name: &'static str,
+    net: Ipv4Net,
+    given: Option<Span>,
 }
 
 fn overlap(one: Ipv4Net, other: Ipv4Net) -> bool {
     one.contains(&other.network()) || other.contains(&one.network())
 }
 
-fn overlapping(at: Span, one: (&str, Ipv4Net), other: (&str, Ipv4Net), by_default: bool, draft: &Draft) -> Fault {
-    let label = if by_default {
-        format!("holds the default for {}", other.0)
-    } else {
-        "the same addresses twice".to_owned()
+fn overlapping(draft: &Draft, one: &Part, other: &Part) -> Option<Fault> {
+    let at = other.given.or(one.given).filter(|_| overlap(one.net, other.net))?;
+    let label = match other.given {
+        Some(_) => "the same addresses twice".to_owned(),
+        None => format!("overlaps the default for {}", other.name),
     };
-    let help = match free_network(draft, other.1.prefix_len()) {
-        Some(free) => format!("set `network.{}` to a network of its own, for example {free}.", other.0),
-        None => format!("set `network.{}` to a network of its own.", other.0),
-    };
-    Fault::error(
-        "network-overlap",
-        at,
-        format!(
-            "the network of the {} ({}) overlaps that of the {} ({})",
-            one.0, one.1, other.0, other.1
-        ),
+    let example = free_network(draft, other.net.prefix_len()).map_or(String::new(), |free| format!(", for example {free}"));
+    let summary = format!(
+        "the network of the {} ({}) overlaps that of the {} ({})",
+        one.name, one.net, other.name, other.net
+    );
+    Some(
+        Fault::error("network-overlap", at, summary)
+            .label(label)
+            .why("an address in both would be routed to one of them only, and the other could not be reached.")
+            .help(format!("set `network.{}` to a network of its own{example}.", other.name)),
     )
-    .label(label)
-    .why("an address in both would be routed to one of them only, and the other could not be reached.")
-    .help(help)
 }
 
-/// A private network of this size that meets none of the cluster's.
+/// A private network of this size, or a /16, that meets none of the cluster's.
 fn free_network(draft: &Draft, prefix: u8) -> Option<Ipv4Net> {
+    let prefix = prefix.max(16);
     let used: Vec<Ipv4Net> = draft
         .network
         .cidr
@@ -202,8 +226,8 @@ fn free_network(draft: &Draft, prefix: u8) -> Option<Ipv4Net> {
         .chain([draft.pods(), draft.services()])
         .collect();
     let private = [
-        Ipv4Net::new(Ipv4Addr::new(10, 0, 0, 0), 8),
         Ipv4Net::new(Ipv4Addr::new(172, 16, 0, 0), 12),
+        Ipv4Net::new(Ipv4Addr::new(10, 0, 0, 0), 8),
     ];
     let mut candidates = private
         .into_iter()

@@ -120,12 +120,21 @@ fn pair(talos: &Release, kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fau
         return;
     }
     let window = talos.window();
-    let (label, near) = if version.minor > window.newest || version.major > 1 {
-        ("too new for this Talos", format!("{}", talos.kubernetes))
+    let too_new = version.minor > window.newest || version.major > 1;
+    let (label, near, fits) = if too_new {
+        (
+            "too new for this Talos",
+            talos.kubernetes.to_string(),
+            RELEASES.iter().find(|release| release.runs(&version)),
+        )
     } else {
-        ("too old for this Talos", format!("1.{}", window.oldest))
+        let near = format!("a version from 1.{}.0 to {}", window.oldest, talos.kubernetes);
+        (
+            "too old for this Talos",
+            near,
+            RELEASES.iter().rev().find(|release| release.runs(&version)),
+        )
     };
-    let fits = RELEASES.iter().rev().find(|release| release.runs(&version));
     let other = fits.map_or(String::new(), |release| {
         format!(", or set `talos.version` to {}", release.newest)
     });

@@ -10,19 +10,18 @@ use crate::source::{Span, Spanned};
 use crate::value::VMIDS;
 
 pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
-    for pool in &draft.pools {
-        enough(pool, roster, faults);
+    for members in roster.chunk_by(|one, other| std::ptr::eq(one.pool, other.pool)) {
+        enough(members[0].pool, members, faults);
     }
     let said = ranges(draft, faults);
     shared(roster, &said, faults);
 }
 
-fn enough(pool: &PoolDraft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Fault>) {
     let Some(range) = pool.vmids.is() else { return };
-    let mine = || roster.iter().filter(|member| std::ptr::eq(member.pool, pool));
     let length = range.value.len();
-    if let Some(first) = mine().find(|member| member.vmid.is_none() && length.is_some()) {
-        let machines = count(mine().count() as u64, "machine");
+    if let Some(first) = members.iter().find(|member| member.vmid.is_none() && length.is_some()) {
+        let machines = count(members.len() as u64, "machine");
         let start = range.value.parts().first().map_or(0, |part| part.first);
         faults.push(
             Fault::error(
@@ -38,7 +37,10 @@ fn enough(pool: &PoolDraft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
             .why("ordinal 1 gets the start of the range, and each machine keeps its own.")
             .help(format!("make the range longer, or write {start}+ for as many as needed.")),
         );
-    } else if mine().any(|member| member.vmid.as_ref().is_none_or(|vmid| !VMIDS.contains(&vmid.value))) {
+    } else if members
+        .iter()
+        .any(|member| member.vmid.as_ref().is_none_or(|vmid| !VMIDS.contains(&vmid.value)))
+    {
         faults.push(
             Fault::error(
                 "vmid-bounds",
