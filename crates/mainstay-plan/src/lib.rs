@@ -16,6 +16,7 @@ mod plan;
 mod refuse;
 mod remove;
 mod render;
+mod row;
 mod shape;
 mod step;
 mod survey;
@@ -29,7 +30,8 @@ pub use observed::{
     Storage, StorageAt, StorageKind, Talos, Task, Token, Vm, VmConfig, VmDisk, VmNic,
 };
 pub use plan::{Drift, Held, Plan, Refusal, RefusalKind, Unchanged, plan};
-pub use render::{Page, Row, Summary, about};
+pub use render::{Page, about};
+pub use row::{Row, Sign, Summary};
 pub use shape::SYSTEM_SERIAL;
 pub use step::{
     Action, Apply, Claim, EtcdMember, Fill, ImageSource, Impact, LeaveBy, NewDisk, Nic, NodeState, Peer, Remark, Seed, Setting,

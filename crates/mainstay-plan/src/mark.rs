@@ -175,7 +175,7 @@ fn split(description: &str) -> (&str, Option<&str>, &str) {
     let Some(end) = find_line(description, inside, FENCE_END) else {
         return (description, None, "");
     };
-    let block = description[inside..end].trim_matches('\n');
+    let block = description[inside..end].trim_matches(['\n', '\r']);
     (&description[..begin], Some(block), &description[end + FENCE_END.len()..])
 }
 
@@ -340,5 +340,131 @@ fn by_uuid_alone(config: &VmConfig, cluster_id: Uuid, expected: Option<&str>, ta
             }
         }
         None => Ownership::Stranger("it does not carry our mark".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    const ID: Uuid = Uuid::from_u128(0x5eed);
+
+    fn mark() -> Mark {
+        Mark {
+            cluster: "prod".to_owned(),
+            cluster_id: ID,
+            machine: "prod-cp-1".to_owned(),
+            role: Role::ControlPlane,
+            vmid: 2001,
+            shape: Some(ShapeDigest("1:0123456789abcdef".to_owned())),
+            versions: Some(Versions {
+                talos: Version::new(1, 13, 9),
+                kubernetes: Version::new(1, 36, 2),
+            }),
+            bootstrap: true,
+            lease: Some(lease("ada@laptop")),
+        }
+    }
+
+    fn lease(who: &str) -> Lease {
+        let since: Timestamp = "2026-03-01T10:00:00Z".parse().unwrap();
+        Lease {
+            who: who.to_owned(),
+            since,
+            until: "2026-03-01T10:05:00Z".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_mark_reads_well_and_is_read_back() {
+        expect![[r#"
+            prod-cp-1: control-plane of the Kubernetes cluster prod, kept by mainstay. Change it in cluster.yaml, not here.
+
+            ```mainstay
+            format 1
+            cluster prod 00000000-0000-0000-0000-000000005eed
+            machine prod-cp-1 control-plane 2001
+            shape 1:0123456789abcdef
+            runs talos 1.13.9 kubernetes 1.36.2
+            bootstrap here
+            lease ada@laptop 2026-03-01T10:00:00Z 2026-03-01T10:05:00Z
+            ```"#]]
+        .assert_eq(&mark().to_string());
+        assert_eq!(Mark::parse(&mark().to_string()), Some(mark()));
+        // PVE gives descriptions back without their last newline, and browsers send carriage returns.
+        assert_eq!(Mark::parse(&mark().to_string().replace('\n', "\r\n")), Some(mark()));
+    }
+
+    #[test]
+    fn the_text_of_users_stays_around_the_block() {
+        let ours = mark().write_into("");
+        for text in ["", "Ask Ada first.", "# Title\n\n```sh\nls\n```\ntext", "mainstay is nice"] {
+            let before = mark().write_into(text);
+            assert!(before.starts_with(text) && before.ends_with("```"), "{before}");
+            let after = format!("{before}\n\nbelow");
+            assert_eq!(mark().write_into(&after), after);
+            assert_eq!(Mark::parse(&after), Some(mark()));
+        }
+        assert_eq!(mark().write_into(&ours), ours);
+    }
+
+    #[test]
+    fn a_new_mark_keeps_the_lease_and_the_bootstrap_intent() {
+        let there = mark().write_into("mine");
+        let plain = Mark {
+            bootstrap: false,
+            lease: None,
+            shape: None,
+            ..mark()
+        };
+        let written = Mark::parse(&plain.write_into(&there)).unwrap();
+        assert_eq!(
+            (written.bootstrap, written.lease, written.shape),
+            (true, Some(lease("ada@laptop")), None)
+        );
+    }
+
+    #[test]
+    fn a_lease_is_taken_and_given_back_without_touching_the_rest() {
+        let there = mark().write_into("mine");
+        let taken = with_lease(&there, Some(lease("bob@ci")));
+        assert_eq!(Mark::parse(&taken).unwrap().lease, Some(lease("bob@ci")));
+        let given = with_lease(&taken, None);
+        assert_eq!(Mark::parse(&given), Some(Mark { lease: None, ..mark() }));
+        assert!(given.starts_with("mine\n"));
+        assert_eq!(with_lease("no mark", Some(lease("bob@ci"))), "no mark");
+    }
+
+    #[test]
+    fn half_a_mark_is_no_mark() {
+        let whole = mark().to_string();
+        for cut in ["cluster prod", "machine prod-cp-1", "format 1", "```mainstay"] {
+            let torn: Vec<&str> = whole.lines().filter(|line| !line.starts_with(cut)).collect();
+            assert_eq!(Mark::parse(&torn.join("\n")), None, "without {cut}");
+        }
+        assert_eq!(Mark::parse(whole.trim_end_matches("```")), None);
+        for text in [
+            "",
+            "```mainstay\n```",
+            "```mainstay\nformat 2\n```",
+            "```mainstay\nformat 1\nmachine x worker y\n```",
+        ] {
+            assert_eq!(Mark::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_later_mainstay_may_write_more() {
+        let more = mark().to_string().replace("shape ", "colour blue\nshape ");
+        assert_eq!(Mark::parse(&more), Some(mark()));
+    }
+
+    #[test]
+    fn a_lease_ends() {
+        let lease = lease("ada@laptop");
+        assert!(lease.holds("2026-03-01T10:04:59Z".parse().unwrap()));
+        assert!(!lease.holds("2026-03-01T10:05:00Z".parse().unwrap()));
     }
 }

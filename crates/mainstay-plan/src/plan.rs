@@ -125,6 +125,14 @@ pub enum RefusalKind {
 }
 
 impl RefusalKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Lacking => "lacking",
+            Self::Gate => "gate",
+        }
+    }
+
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Conflict | Self::Lacking => 1,

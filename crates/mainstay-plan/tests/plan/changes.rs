@@ -24,9 +24,9 @@ fn more_memory_restarts_control_planes_one_at_a_time() {
         12 node.await prod-cp-3 <- 10 11: it restarted"#]]
     .assert_eq(&world.plan().trace());
     expect![[r#"
-        ~ machine prod-cp-1 vm 2001 pve1 memory 8 GiB -> 16 GiB, reboot, join etcd, await node: changed in the file
-        ~ machine prod-cp-2 vm 2002 pve2 memory 8 GiB -> 16 GiB, reboot, join etcd, await node: changed in the file
-        ~ machine prod-cp-3 vm 2003 pve3 memory 8 GiB -> 16 GiB, reboot, join etcd, await node: changed in the file"#]]
+        ~ machine prod-cp-1 vm 2001 pve1 memory 8 GiB -> 16 GiB, reboot: changed in the file
+        ~ machine prod-cp-2 vm 2002 pve2 memory 8 GiB -> 16 GiB, reboot: changed in the file
+        ~ machine prod-cp-3 vm 2003 pve3 memory 8 GiB -> 16 GiB, reboot: changed in the file"#]]
     .assert_eq(&world.plan().render());
     world.settle();
 }
@@ -67,7 +67,7 @@ fn a_control_plane_does_not_restart_while_another_is_away() {
             }
         });
     expect![[r#"
-        ~ machine prod-cp-2 vm 2002 pve2 join etcd, cpu 4 -> 8, reboot, join etcd, await node: changed in the file
+        ~ machine prod-cp-2 vm 2002 pve2 cpu 4 -> 8, reboot: changed in the file
         . change prod-cp-1 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)
         . change prod-cp-3 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)"#]]
     .assert_eq(&world.plan().render());
@@ -79,8 +79,8 @@ fn a_stopped_machine_is_changed_before_it_starts() {
         .stopped("prod-w-1")
         .edit("count: 2, cpu: 4", "count: 2, cpu: 8");
     expect![[r#"
-        ~ machine prod-w-1 vm 3001 pve1 cpu 4 -> 8, start, configure, await node: it is stopped
-        ~ machine prod-w-2 vm 3002 pve2 cpu 4 -> 8, reboot, await node: changed in the file"#]]
+        ~ machine prod-w-1 vm 3001 pve1 cpu 4 -> 8, start, configure: it is stopped
+        ~ machine prod-w-2 vm 3002 pve2 cpu 4 -> 8, reboot: changed in the file"#]]
     .assert_eq(&world.plan().render());
     world.settle();
 }
@@ -226,7 +226,7 @@ fn what_somebody_else_changed_is_told_apart_and_changed_back() {
     world.config("prod-w-1").memory = Mib(4096);
     expect![[r#"
         ! prod-w-1 memory is 4 GiB, was set to 8 GiB
-        ~ machine prod-w-1 vm 3001 pve1 memory 4 GiB -> 8 GiB, reboot, await node: changed outside"#]]
+        ~ machine prod-w-1 vm 3001 pve1 memory 4 GiB -> 8 GiB, reboot: changed outside"#]]
     .assert_eq(&world.plan().render());
     world.settle();
 }

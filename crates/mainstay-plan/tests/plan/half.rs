@@ -21,12 +21,12 @@ fn is(step: &Step, action: &str) -> bool {
 fn claimed_machines_are_filled_where_they_are() {
     let mut world = killed_after(THREE_AND_TWO, |step| is(step, "machine.claim"));
     expect![[r#"
-        + image talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 pve1:local, pve2:local, pve3:local: missing there
-        ~ machine prod-cp-1 vm 2001 pve1 fill, grow, start, configure, mark, join etcd, await node: it has no disk
-        ~ machine prod-cp-2 vm 2002 pve2 fill, grow, start, configure, join etcd, await node: it has no disk
-        ~ machine prod-cp-3 vm 2003 pve3 fill, grow, start, configure, join etcd, await node: it has no disk
-        ~ machine prod-w-1 vm 3001 pve1 fill, grow, start, configure, await node: it has no disk
-        ~ machine prod-w-2 vm 3002 pve2 fill, grow, start, configure, await node: it has no disk
+        + image talos-1.14.1 (376567988ad3) pve1:local, pve2:local, pve3:local: missing there
+        ~ machine prod-cp-1 vm 2001 pve1 fill, grow, start, configure, mark: it has no disk
+        ~ machine prod-cp-2 vm 2002 pve2 fill, grow, start, configure: it has no disk
+        ~ machine prod-cp-3 vm 2003 pve3 fill, grow, start, configure: it has no disk
+        ~ machine prod-w-1 vm 3001 pve1 fill, grow, start, configure: it has no disk
+        ~ machine prod-w-2 vm 3002 pve2 fill, grow, start, configure: it has no disk
         + etcd prod-cp-1 begins here: no control plane has etcd data"#]]
     .assert_eq(&world.plan().render());
     world.settle();
@@ -260,8 +260,8 @@ fn a_machine_that_runs_without_a_disk_is_stopped_and_filled() {
     let mut world = killed_after(ONE, |step| is(step, "machine.claim"));
     world.vm("lab-cp-1").power = Power::Running;
     expect![[r#"
-        + image talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 pve1:local: missing there
-        ~ machine lab-cp-1 vm 2001 pve1 stop, fill, grow, start, configure, mark, join etcd, await node: it runs without a disk
+        + image talos-1.14.1 (376567988ad3) pve1:local: missing there
+        ~ machine lab-cp-1 vm 2001 pve1 stop, fill, grow, start, configure, mark: it runs without a disk
         + etcd lab-cp-1 begins here: no control plane has etcd data"#]]
     .assert_eq(&world.plan().render());
     world.settle();
@@ -281,9 +281,10 @@ fn a_pool_scoped_token_tags_after_the_claim() {
     world.apply_some(&plan, |step| is(step, "machine.claim"));
     assert!(world.vm("lab-cp-1").tags.is_empty());
     expect![[r#"
-        ~ machine lab-cp-1 vm 2001 pve1 mark, fill, grow, start, configure, mark, join etcd, await node: ours by its UUID, but its tag is missing
-        + image talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 pve1:local: missing there
-        + etcd lab-cp-1 begins here: no control plane has etcd data"#]].assert_eq(&world.plan().render());
+        + image talos-1.14.1 (376567988ad3) pve1:local: missing there
+        ~ machine lab-cp-1 vm 2001 pve1 mark, fill, grow, start, configure: ours by its UUID, but its tag is missing
+        + etcd lab-cp-1 begins here: no control plane has etcd data"#]]
+    .assert_eq(&world.plan().render());
     world.settle();
 }
 

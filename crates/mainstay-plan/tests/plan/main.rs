@@ -2,10 +2,13 @@
 
 mod changes;
 mod half;
+mod lints;
 mod new;
+mod page;
 mod places;
 mod properties;
 mod removal;
 mod strangers;
 mod unknown;
+mod versions;
 mod world;

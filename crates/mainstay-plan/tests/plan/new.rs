@@ -65,7 +65,7 @@ fn planning_a_settled_cluster_is_empty() {
 #[test]
 fn one_machine_needs_no_vip() {
     expect![[r#"
-        + image talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 pve1:local: missing there
+        + image talos-1.14.1 (376567988ad3) pve1:local: missing there
         + machine lab-cp-1 vm 2001 pve1 4 cpu 8 GiB 10.10.0.11: new cluster
         + etcd lab-cp-1 begins here: no control plane has etcd data"#]]
     .assert_eq(&empty(ONE).plan().render());

@@ -141,7 +141,7 @@ fn a_thin_storage_may_promise_more_than_it_has_and_says_so() {
     });
     expect![[r#"
         note: pve1:local-lvm has 30 GiB free and is promised 40 GiB: it is thin, so watch it fill
-        + image talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 pve1:local: missing there
+        + image talos-1.14.1 (376567988ad3) pve1:local: missing there
         + machine lab-cp-1 vm 2001 pve1 4 cpu 8 GiB 10.10.0.11: new cluster
         + etcd lab-cp-1 begins here: no control plane has etcd data"#]]
     .assert_eq(&world.plan().render());

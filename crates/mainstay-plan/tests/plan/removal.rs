@@ -178,8 +178,8 @@ fn a_machine_that_never_joined_goes_without_ceremony() {
     world.apply_some(&plan, |step| step.action.name() == "machine.start");
     let mut world = world.edit("count: 3", "count: 1").edit("count: 2", "count: 1");
     expect![[r#"
-        ~ machine prod-cp-1 vm 2001 pve1 configure, mark, join etcd, await node: it waits for its config
-        ~ machine prod-w-1 configure, await node: it waits for its config
+        ~ machine prod-cp-1 vm 2001 pve1 configure, mark: it waits for its config
+        ~ machine prod-w-1 configure: it waits for its config
         - machine prod-w-2 vm 3002 pve2 stop, 3 volumes: not in cluster.yaml
         - machine prod-cp-3 vm 2003 pve3 stop, 3 volumes: not in cluster.yaml
         - machine prod-cp-2 vm 2002 pve2 stop, 3 volumes: not in cluster.yaml
@@ -205,7 +205,11 @@ fn down_takes_images_only_when_asked() {
     let file = world.file();
     let spec = crate::world::spec(&world.yaml);
     let desired = Desired::nothing(&spec, world.cluster_id, vec![file]);
-    expect!["- image pve1:local, pve2:local, pve3:local: not kept"].assert_eq(&plan(&desired, &world.look()).render());
+    expect![[r#"
+        - image pve1:local: not kept
+        - image pve2:local: not kept
+        - image pve3:local: not kept"#]]
+    .assert_eq(&plan(&desired, &world.look()).render());
 }
 
 #[test]

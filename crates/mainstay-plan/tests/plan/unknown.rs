@@ -62,7 +62,7 @@ fn a_host_that_is_offline_holds_its_machines() {
 fn new_machines_avoid_a_host_that_is_offline() {
     let world = empty(THREE_AND_TWO).changed(|world| world.observed.hosts.get_mut("pve2").unwrap().online = false);
     expect![[r#"
-        + image talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 pve1:local, pve3:local: missing there
+        + image talos-1.14.1 (376567988ad3) pve1:local, pve3:local: missing there
         + machine prod-cp-1 vm 2001 pve1 4 cpu 8 GiB 10.10.0.11: new cluster
         + machine prod-cp-2 vm 2002 pve3 4 cpu 8 GiB 10.10.0.12: new cluster
         + machine prod-cp-3 vm 2003 pve1 4 cpu 8 GiB 10.10.0.13: new cluster

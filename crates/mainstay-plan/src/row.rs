@@ -1,0 +1,266 @@
+//! One line per subject: the steps of a plan, told as what happens to whom.
+
+use std::collections::BTreeMap;
+
+use crate::desired::Image;
+use crate::plan::{Held, Plan};
+use crate::render::count;
+use crate::step::{Action, Apply, Claim, Step, Subject, VmRef};
+
+/// Everything that happens to one subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub sign: Sign,
+    pub noun: &'static str,
+    pub name: String,
+    pub vm: Option<VmRef>,
+    pub what: String,
+    pub why: String,
+    /// The line of cluster.yaml that asks for it.
+    pub line: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    Create,
+    Change,
+    Remove,
+    Held,
+}
+
+impl Sign {
+    pub fn glyph(self) -> char {
+        match self {
+            Self::Create => '+',
+            Self::Change => '~',
+            Self::Remove => '-',
+            Self::Held => '.',
+        }
+    }
+}
+
+/// Counts for one-line summaries and for machines that read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub images_to_create: usize,
+    pub machines_to_create: usize,
+    pub machines_to_change: usize,
+    pub machines_to_remove: usize,
+    pub others_to_remove: usize,
+    pub held: usize,
+    pub unchanged: usize,
+    pub steps: usize,
+}
+
+impl Plan {
+    /// What happens, in the order of the steps, then what is held.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut subjects: Vec<&Subject> = Vec::new();
+        let mut steps: BTreeMap<&Subject, Vec<&Step>> = BTreeMap::new();
+        for step in &self.steps {
+            let known = steps.entry(&step.subject).or_default();
+            if known.is_empty() {
+                subjects.push(&step.subject);
+            }
+            known.push(step);
+        }
+        let mut rows: Vec<Row> = self.images().into_iter().collect();
+        rows.extend(subjects.into_iter().filter_map(|subject| self.row(subject, &steps[subject])));
+        rows.extend(self.steps.iter().filter_map(bootstrap));
+        rows.extend(self.held.iter().map(held));
+        rows
+    }
+
+    pub fn summary(&self) -> Summary {
+        let rows = self.rows();
+        let machines = |sign: Sign| rows.iter().filter(|row| row.sign == sign && row.noun == "machine").count();
+        let fetches = |step: &&Step| matches!(step.action, Action::ImageFetch { .. });
+        Summary {
+            images_to_create: self.steps.iter().filter(fetches).count(),
+            machines_to_create: machines(Sign::Create),
+            machines_to_change: machines(Sign::Change),
+            machines_to_remove: machines(Sign::Remove),
+            others_to_remove: rows
+                .iter()
+                .filter(|row| row.sign == Sign::Remove && row.noun != "machine")
+                .count(),
+            held: self.held.len(),
+            unchanged: self.unchanged.machines,
+            steps: self.steps.len(),
+        }
+    }
+
+    /// The image is one, however many storages get it.
+    fn images(&self) -> Option<Row> {
+        let fetches = self.steps.iter().filter_map(|step| match &step.action {
+            Action::ImageFetch { at, image } => Some((at.to_string(), image, &step.why)),
+            _ => None,
+        });
+        let (places, mut images): (Vec<String>, Vec<(&Image, &String)>) =
+            fetches.map(|(at, image, why)| (at, (image, why))).unzip();
+        let (image, why) = images.pop()?;
+        let version = self
+            .versions
+            .as_ref()
+            .map(|versions| versions.talos.to_string())
+            .unwrap_or_default();
+        let schematic: String = image.schematic.chars().take(12).collect();
+        let name = format!("talos-{version} ({schematic})");
+        Some(Row {
+            sign: Sign::Create,
+            noun: "image",
+            name,
+            vm: None,
+            what: places.join(", "),
+            why: why.clone(),
+            line: None,
+        })
+    }
+
+    fn row(&self, subject: &Subject, steps: &[&Step]) -> Option<Row> {
+        let noun = match subject {
+            Subject::Schematic | Subject::Cluster | Subject::Host(_) => return None,
+            Subject::Image(_) if steps.iter().any(|step| matches!(step.action, Action::ImageFetch { .. })) => return None,
+            Subject::Image(_) => "image",
+            Subject::Machine(_) => "machine",
+            Subject::Node(_) => "node",
+            Subject::Volume(_) => "volume",
+        };
+        let drifted = self.drift.iter().any(|drift| drift.subject == *subject);
+        let (sign, what, why) = judge(steps, drifted);
+        let vm = steps.iter().find_map(|step| step.action.vm().cloned());
+        Some(Row {
+            sign,
+            noun,
+            name: subject.to_string(),
+            vm,
+            what,
+            why,
+            line: steps[0].at.map(|at| at.line),
+        })
+    }
+}
+
+fn judge(steps: &[&Step], drifted: bool) -> (Sign, String, String) {
+    for step in steps {
+        match &step.action {
+            Action::MachineClaim(claim) => return (Sign::Create, shape(claim, steps), step.why.clone()),
+            Action::MachineDelete { .. } | Action::VolumeDelete { .. } | Action::ImageDelete { .. } => {
+                return (Sign::Remove, removal(steps), step.why.clone());
+            }
+            _ => {}
+        }
+    }
+    (Sign::Change, changes(steps), reason(steps, drifted).to_owned())
+}
+
+fn shape(claim: &Claim, steps: &[&Step]) -> String {
+    let address = steps.iter().find_map(|step| match &step.action {
+        Action::MachineFill(fill) => Some(format!("  {}", fill.seed.address.addr())),
+        _ => None,
+    });
+    let mib = claim.shape.memory.0;
+    let memory = if mib.is_multiple_of(1024) {
+        format!("{} GiB", mib / 1024)
+    } else {
+        format!("{mib} MiB")
+    };
+    format!("{} cpu  {memory}{}", claim.shape.cpu, address.unwrap_or_default())
+}
+
+/// The one step that happens once in the life of a cluster has a line of its own.
+fn bootstrap(step: &Step) -> Option<Row> {
+    let Action::TalosBootstrap { .. } = &step.action else {
+        return None;
+    };
+    let (name, why) = (step.subject.to_string(), step.why.clone());
+    Some(Row {
+        sign: Sign::Create,
+        noun: "etcd",
+        name,
+        vm: None,
+        what: "begins here".to_owned(),
+        why,
+        line: None,
+    })
+}
+
+fn held(held: &Held) -> Row {
+    let what = format!("held: {}", held.reason);
+    Row {
+        sign: Sign::Held,
+        noun: held.what,
+        name: held.subject.to_string(),
+        vm: None,
+        what,
+        why: String::new(),
+        line: None,
+    }
+}
+
+/// What happens to a machine that is there already, in the order it happens. Waiting is told only where nothing else happens.
+fn changes(steps: &[&Step]) -> String {
+    let waits = |step: &Step| matches!(step.action, Action::EtcdJoin { .. } | Action::NodeAwait { .. });
+    let all_wait = steps.iter().all(|step| waits(step));
+    let mut words: Vec<String> = Vec::new();
+    for word in steps
+        .iter()
+        .filter(|step| all_wait || !waits(step))
+        .filter_map(|step| verb(step))
+    {
+        if !words.contains(&word) {
+            words.push(word);
+        }
+    }
+    words.join(", ")
+}
+
+fn verb(step: &Step) -> Option<String> {
+    let word = match &step.action {
+        Action::MachineChange { .. } => return Some(step.why.clone()),
+        Action::MachineGrow { .. } if is_growth(step) => return Some(step.why.clone()),
+        Action::MachineGrow { .. } => "grow",
+        Action::MachineReboot { .. } => "reboot",
+        Action::MachineFill(_) => "fill",
+        Action::MachineStart { .. } => "start",
+        Action::MachineStop { .. } => "stop",
+        Action::MachineMark(_) => "mark",
+        Action::TalosConfigure { .. } => "configure",
+        Action::TalosAwait { .. } => "await Talos",
+        Action::TalosReconfigure { how: Apply::Live, .. } => "new config, live",
+        Action::TalosReconfigure { how: Apply::Staged, .. } => "new config",
+        Action::TalosReconfigure { how: Apply::Reboot, .. } => "new config, reboot",
+        Action::EtcdJoin { .. } => "join etcd",
+        Action::EtcdLeave { .. } => "leave etcd",
+        Action::NodeAwait { .. } => "await node",
+        Action::NodeDelete => "delete node",
+        _ => return None,
+    };
+    Some(word.to_owned())
+}
+
+fn removal(steps: &[&Step]) -> String {
+    let volumes = steps.iter().find_map(|step| match &step.action {
+        Action::MachineDelete { volumes, .. } if !volumes.is_empty() => Some(count(volumes.len(), "volume")),
+        _ => None,
+    });
+    let before = Some(changes(steps)).filter(|before| !before.is_empty());
+    before.into_iter().chain(volumes).collect::<Vec<_>>().join(", ")
+}
+
+/// Why a machine that is there is touched. What a change is says itself; who made it does not.
+fn reason<'s>(steps: &[&'s Step], drifted: bool) -> &'s str {
+    let changes = |step: &Step| matches!(step.action, Action::MachineChange { .. }) || is_growth(step);
+    let start = steps.iter().find(|step| matches!(step.action, Action::MachineStart { .. }));
+    match (steps.iter().any(|step| changes(step)), start) {
+        (false, _) => steps.first().map_or("", |step| step.why.as_str()),
+        (true, Some(start)) => &start.why,
+        (true, None) if drifted => "changed outside",
+        (true, None) => "changed in the file",
+    }
+}
+
+/// A disk that is larger in the file than it is.
+fn is_growth(step: &Step) -> bool {
+    matches!(step.action, Action::MachineGrow { .. }) && step.why.contains(" -> ")
+}
