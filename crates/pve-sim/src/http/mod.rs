@@ -1,0 +1,11 @@
+//! pveproxy's own HTTP/1.1: requests, parameters, answers, limits.
+
+mod body;
+mod envelope;
+mod serve;
+mod wire;
+
+pub use body::{decode_form, decode_json, unescape};
+pub use envelope::{Format, render};
+pub use serve::{Serving, serve};
+pub use wire::{Incoming, Request, Response, read_request, write_response};

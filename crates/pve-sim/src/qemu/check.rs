@@ -1,0 +1,276 @@
+//! What a caller may set, and whether the drives they name can be used.
+
+use super::conf::Section;
+use super::drive::{Drive, Net, is_drive, is_net};
+use crate::access::Auth;
+use crate::die::Die;
+use crate::schema::split_list;
+use crate::state::State;
+use crate::storage::{Kind, parse_volid};
+
+/// Who asks, for which VM, to join which pool.
+pub(super) struct Asker<'a> {
+    pub auth: &'a Auth,
+    pub vmid: u32,
+    pub pool: Option<&'a str>,
+}
+
+/// The privilege that an option needs; `None` where its value decides.
+fn privilege_of(key: &str) -> Option<&'static [&'static str]> {
+    let name = key.trim_end_matches(|c: char| c.is_ascii_digit());
+    Some(match name {
+        "cores" | "sockets" | "vcpus" | "cpu" | "cpulimit" | "cpuunits" | "numa" | "smp" => &["VM.Config.CPU"],
+        "memory" | "balloon" | "shares" | "allow-ksm" => &["VM.Config.Memory"],
+        "acpi" | "hotplug" | "kvm" | "machine" | "scsihw" | "smbios" | "tablet" | "vga" | "watchdog" | "audio" | "rng" => {
+            &["VM.Config.HWType"]
+        }
+        "agent" | "autostart" | "bios" | "description" | "keyboard" | "localtime" | "migrate_downtime" | "migrate_speed"
+        | "name" | "onboot" | "ostype" | "protection" | "reboot" | "startdate" | "startup" | "tdf" | "template" => {
+            &["VM.Config.Options"]
+        }
+        "freeze" => &["VM.PowerMgmt"],
+        "boot" | "bootdisk" | "vmstatestorage" | "virtiofs" => &["VM.Config.Disk"],
+        "net" => &["VM.Config.Network"],
+        "cicustom" | "cipassword" | "citype" | "ciuser" | "ciupgrade" | "nameserver" | "searchdomain" | "sshkeys"
+        | "ipconfig" => &["VM.Config.Cloudinit", "VM.Config.Network"],
+        _ => return None,
+    })
+}
+
+/// Rights on options whose value does not matter.
+pub(super) fn options<'k>(state: &State, asker: &Asker<'_>, keys: impl Iterator<Item = &'k str>) -> Result<(), Die> {
+    if asker.auth.is_root() {
+        return Ok(());
+    }
+    for key in keys {
+        let name = key.trim_end_matches(|c: char| c.is_ascii_digit());
+        if is_drive(key)
+            || matches!(key, "cdrom" | "tags")
+            || matches!(name, "unused" | "serial" | "usb" | "hostpci") && name != key
+        {
+            continue;
+        }
+        let Some(privileges) = privilege_of(key) else {
+            return Err(Die::new(format!("only root can set '{key}' config")));
+        };
+        state.access.check_vm_any(asker.auth, asker.vmid, asker.pool, privileges)?;
+        if key == "startup" {
+            state.access.check(asker.auth, "/", &["Sys.Modify"])?;
+        }
+    }
+    Ok(())
+}
+
+/// Rights on options whose value decides: host devices are root's.
+pub(super) fn devices(state: &State, asker: &Asker<'_>, settings: &Section) -> Result<(), Die> {
+    if asker.auth.is_root() {
+        return Ok(());
+    }
+    let hardware = || {
+        state
+            .access
+            .check_vm(asker.auth, asker.vmid, asker.pool, &["VM.Config.HWType"])
+    };
+    for (key, value) in settings {
+        let mapping = value.split(',').find_map(|part| part.strip_prefix("mapping="));
+        match key.trim_end_matches(|c: char| c.is_ascii_digit()) {
+            "serial" if value == "socket" => hardware()?,
+            "serial" => return Err(Die::new(format!("only root can set '{key}' config for real devices"))),
+            "usb" if value.to_lowercase().contains("spice") => hardware()?,
+            "usb" | "hostpci" if mapping.is_some() => {
+                hardware()?;
+                let kind = if key.starts_with("usb") { "usb" } else { "pci" };
+                let path = format!("/mapping/{kind}/{}", mapping.unwrap_or_default());
+                state.access.check(asker.auth, &path, &["Mapping.Use"])?;
+            }
+            "usb" => return Err(Die::new(format!("only root can set '{key}' config for real devices"))),
+            "hostpci" => return Err(Die::new(format!("only root can set '{key}' config for non-mapped devices"))),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// SDN.Use on what each card is plugged into.
+pub(super) fn bridges(state: &State, auth: &Auth, settings: &Section) -> Result<(), Die> {
+    if auth.is_root() {
+        return Ok(());
+    }
+    for (key, value) in settings.iter().filter(|(key, _)| is_net(key)) {
+        for path in Net::parse(key, value)?.sdn_paths() {
+            state.access.check(auth, &path, &["SDN.Use"])?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn drives_of(settings: &Section) -> Result<Vec<Drive>, Die> {
+    settings
+        .iter()
+        .filter(|(key, _)| is_drive(key))
+        .map(|(key, value)| Drive::parse(key, value))
+        .collect()
+}
+
+/// Whether the volumes and storages that drives name may be used.
+pub(super) fn storage_access(state: &State, asker: &Asker<'_>, settings: &Section) -> Result<(), Die> {
+    for drive in drives_of(settings)? {
+        let file = drive.file();
+        if file.is_empty() || file == "none" || drive.wants_cloudinit() {
+            // Nothing to check.
+        } else if drive.is_cdrom() && file == "cdrom" {
+            state.access.check(asker.auth, "/", &["Sys.Console"])?;
+        } else if let Some(new) = drive.new_disk().filter(|_| !drive.is_cdrom()) {
+            state
+                .access
+                .check(asker.auth, &format!("/storage/{}", new.storage), &["Datastore.AllocateSpace"])?;
+            if !state.storage(new.storage)?.content.contains("images") {
+                return Err(Die::parameter(
+                    "storage",
+                    format!("storage '{}' does not support vm images", new.storage),
+                ));
+            }
+        } else {
+            state.check_volume_access(asker.auth, Some(asker.vmid), file)?;
+            if let Ok((_, name)) = parse_volid(file)
+                && name.kind() == Some(Kind::Iso)
+                && !drive.is_cdrom()
+            {
+                return Err(Die::parameter(
+                    &drive.key,
+                    "explicit 'media=cdrom' is required for iso images",
+                ));
+            }
+        }
+        if let Some(source) = drive.get("import-from") {
+            import_source(state, asker, &drive.key, source)?;
+        }
+    }
+    match settings.get("vmstatestorage") {
+        Some(storage) => state
+            .access
+            .check(asker.auth, &format!("/storage/{storage}"), &["Datastore.AllocateSpace"]),
+        None => Ok(()),
+    }
+}
+
+fn import_source(state: &State, asker: &Asker<'_>, key: &str, source: &str) -> Result<(), Die> {
+    if let Ok((id, name)) = parse_volid(source) {
+        let kind = name.require_kind(state.storage(id)?)?;
+        if !matches!(kind, Kind::Images | Kind::Import) {
+            let text = format!("{source} has wrong type '{}' - needs to be 'images' or 'import'", kind.name());
+            return Err(Die::parameter(key, text));
+        }
+        if kind == Kind::Images
+            && let Some(owner) = name.owner()
+        {
+            return state.access.check(asker.auth, &format!("/vms/{owner}"), &["VM.Clone"]);
+        }
+    }
+    state.check_volume_access(asker.auth, Some(asker.vmid), source)
+}
+
+/// Combinations that only make sense together.
+pub(super) fn drive_syntax(settings: &Section) -> Result<(), Die> {
+    for drive in drives_of(settings)? {
+        if drive.get("import-from").is_some() && drive.new_disk().is_none_or(|new| new.size != "0") {
+            let text = "'import-from' requires special syntax - use <storage ID>:0,import-from=<source>";
+            return Err(Die::parameter(&drive.key, text));
+        }
+    }
+    Ok(())
+}
+
+/// Keys must at least look like OpenSSH public keys that ssh-keygen takes.
+pub(super) fn ssh_keys(settings: &Section) -> Result<(), Die> {
+    let Some(encoded) = settings.get("sshkeys") else {
+        return Ok(());
+    };
+    let text = crate::http::unescape(encoded);
+    let valid = text
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty() && !l.starts_with('#'))
+        .all(is_ssh_key);
+    if valid {
+        Ok(())
+    } else {
+        Err(Die::new("SSH public key validation error"))
+    }
+}
+
+fn is_ssh_key(line: &str) -> bool {
+    use base64::Engine;
+    let mut parts = line.split_whitespace();
+    let (Some(kind), Some(blob)) = (parts.next(), parts.next()) else {
+        return false;
+    };
+    let Ok(bytes) = base64::engine::general_purpose::STANDARD.decode(blob) else {
+        return false;
+    };
+    let Some(length) = bytes.get(..4).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes) else {
+        return false;
+    };
+    bytes.get(4..4 + length as usize) == Some(kind.as_bytes()) && bytes.len() > 4 + length as usize
+}
+
+/// What the datacenter's tag policy says about a change of tags.
+pub(super) fn tags(state: &State, asker: &Asker<'_>, old: &str, new: &str) -> Result<(), Die> {
+    state.access.check_vm(asker.auth, asker.vmid, None, &["VM.Config.Options"])?;
+    let privileged: Vec<&str> = state
+        .options
+        .get("registered-tags")
+        .map(|t| split_list(t).collect())
+        .unwrap_or_default();
+    let policy = state.options.get("user-tag-access").map(String::as_str).unwrap_or_default();
+    let mode = policy
+        .split(',')
+        .find_map(|p| p.strip_prefix("user-allow=").or((!p.contains('=')).then_some(p)))
+        .unwrap_or("free");
+    let listed = policy
+        .split(',')
+        .find_map(|p| p.strip_prefix("user-allow-list="))
+        .unwrap_or_default();
+    let (before, after): (Vec<&str>, Vec<&str>) = (split_list(old).collect(), split_list(new).collect());
+    let changed = before
+        .iter()
+        .filter(|t| !after.contains(t))
+        .chain(after.iter().filter(|t| !before.contains(t)));
+    for tag in changed {
+        let free = match mode {
+            "free" | "" => !privileged.contains(tag),
+            "list" => split_list(listed).any(|t| t == *tag),
+            "existing" => split_list(listed).any(|t| t == *tag) || tag_exists(state, tag),
+            _ => false,
+        };
+        if !free && !state.access.may(asker.auth, "/", &["Sys.Modify"]) {
+            return Err(Die::permission(&format!("/, Sys.Modify for modifying tag '{tag}'")));
+        }
+    }
+    Ok(())
+}
+
+fn tag_exists(state: &State, tag: &str) -> bool {
+    state
+        .vms
+        .values()
+        .any(|vm| vm.conf.get("tags").is_some_and(|tags| split_list(tags).any(|t| t == tag)))
+}
+
+/// Lower-cased, sorted, without doubles, unless the datacenter says otherwise.
+pub(super) fn normal_tags(state: &State, tags: &str) -> String {
+    let style = state.options.get("tag-style").map(String::as_str).unwrap_or_default();
+    let cased = style.split(',').any(|p| p == "case-sensitive=1");
+    let as_given = style.split(',').any(|p| p == "ordering=config");
+    let mut unique: Vec<String> = Vec::new();
+    for tag in split_list(tags) {
+        let tag = if cased { tag.to_string() } else { tag.to_lowercase() };
+        if !unique.contains(&tag) {
+            unique.push(tag);
+        }
+    }
+    if !as_given {
+        unique.sort();
+    }
+    unique.join(";")
+}

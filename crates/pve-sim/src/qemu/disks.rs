@@ -1,0 +1,281 @@
+//! Making the disks that drive options ask for.
+
+use super::conf::{Conf, Section};
+use super::drive::Drive;
+use crate::die::Die;
+use crate::guest::Platter;
+use crate::observe::Effect;
+use crate::storage::{Volume, Wish, parse_volid};
+use crate::tasks::Job;
+
+const CLOUDINIT_SIZE: u64 = 4 << 20;
+const EFI_SIZE: u64 = 528 << 10;
+const TPM_SIZE: u64 = 4 << 20;
+
+/// What was made: drive strings by key, and the new volumes to free if something goes wrong.
+#[derive(Default)]
+pub(super) struct Made {
+    pub settings: Section,
+    pub volumes: Vec<String>,
+}
+
+/// Makes all disks that `settings` ask for; on a failure frees what it made.
+pub(super) async fn create(job: &Job, conf: &Conf, vmid: u32, settings: &Section) -> Result<Made, Die> {
+    let mut made = Made::default();
+    for drive in super::check::drives_of(settings)? {
+        if let Err(die) = create_one(job, conf, vmid, settings, drive, &mut made).await {
+            free_all(job, &made.volumes).await;
+            return Err(die);
+        }
+    }
+    Ok(made)
+}
+
+/// Frees volumes after a failure, whatever happens; the worker may have been told to stop.
+pub(super) async fn free_all(job: &Job, volumes: &[String]) {
+    for volid in volumes {
+        drop_volume(job, volid);
+    }
+}
+
+fn drop_volume(job: &Job, volid: &str) {
+    let Ok((id, _)) = parse_volid(volid) else { return };
+    let mut state = job.dc.state();
+    let place = state.place(id, &job.host).to_string();
+    if state.volumes.remove(&place, volid).is_some() {
+        drop(state);
+        job.dc.tell(
+            job,
+            &Effect::VolumeRemoved {
+                volid: volid.into(),
+                host: job.host.clone(),
+            },
+        );
+    }
+}
+
+async fn create_one(job: &Job, conf: &Conf, vmid: u32, settings: &Section, mut drive: Drive, made: &mut Made) -> Result<(), Die> {
+    let key = drive.key.clone();
+    if matches!(drive.file(), "" | "none" | "cdrom") {
+        drive.props.remove("size");
+    } else if drive.wants_cloudinit() {
+        create_cloudinit(job, conf, vmid, settings, &mut drive, made).await?;
+        announce(job, &drive);
+    } else if drive.new_disk().is_some() {
+        create_disk(job, vmid, &mut drive, made).await?;
+        announce(job, &drive);
+    } else {
+        use_existing(job, conf, vmid, &mut drive)?;
+    }
+    made.settings.insert(key, drive.print());
+    Ok(())
+}
+
+fn announce(job: &Job, drive: &Drive) {
+    job.say(format!("{}: successfully created disk '{}'", drive.key, drive.print()));
+}
+
+/// Where a cloud-init drive is attached already.
+fn cloudinit_key(section: &Section, except: &str) -> Option<String> {
+    let drives = section.iter().filter(|(key, _)| *key != except && super::is_drive(key));
+    drives
+        .filter_map(|(key, value)| Drive::parse(key, value).ok())
+        .find(Drive::is_cloudinit)
+        .map(|d| d.key)
+}
+
+async fn create_cloudinit(
+    job: &Job,
+    conf: &Conf,
+    vmid: u32,
+    settings: &Section,
+    drive: &mut Drive,
+    made: &mut Made,
+) -> Result<(), Die> {
+    if let Some(other) = cloudinit_key(&conf.now, &drive.key).or_else(|| cloudinit_key(settings, &drive.key)) {
+        return Err(Die::new(format!(
+            "{} - cloud-init drive is already attached at '{other}'",
+            drive.key
+        )));
+    }
+    let storage = drive.volume().map(|(id, _)| id.to_string()).unwrap_or_default();
+    let file_based = job.dc.state().storage(&storage)?.is_file_based();
+    let format = drive
+        .get("format")
+        .unwrap_or(if file_based { "qcow2" } else { "raw" })
+        .to_string();
+    let suffix = if file_based { format!(".{format}") } else { String::new() };
+    let wish = Wish {
+        storage: &storage,
+        vmid,
+        format: &format,
+        name: Some(format!("vm-{vmid}-cloudinit{suffix}")),
+        size: CLOUDINIT_SIZE,
+    };
+    let volid = job.allocate(wish).await?;
+    made.volumes.push(volid.clone());
+    drive.set_file(&volid);
+    drive.props.insert("media".into(), "cdrom".into());
+    drive.props.remove("format");
+    Ok(())
+}
+
+async fn create_disk(job: &Job, vmid: u32, drive: &mut Drive, made: &mut Made) -> Result<(), Die> {
+    let (storage, size) = drive
+        .new_disk()
+        .map(|new| (new.storage.to_string(), new.bytes()))
+        .unwrap_or_default();
+    if let Some(source) = drive.props.remove("import-from") {
+        return import(job, vmid, &storage, &source, drive, made).await;
+    }
+    let default = job.dc.state().storage(&storage)?.default_format();
+    let (format, size) = match drive.key.as_str() {
+        "efidisk0" => (drive.get("format").unwrap_or("raw").to_string(), EFI_SIZE),
+        "tpmstate0" => ("raw".to_string(), TPM_SIZE),
+        _ => (drive.get("format").unwrap_or(default).to_string(), size),
+    };
+    let volid = job
+        .allocate(Wish {
+            storage: &storage,
+            vmid,
+            format: &format,
+            name: None,
+            size,
+        })
+        .await?;
+    made.volumes.push(volid.clone());
+    drive.set_file(&volid);
+    drive.set_size(size);
+    drive.props.remove("format");
+    Ok(())
+}
+
+/// Copies an image into a new volume of the source's format, where the storage can.
+async fn import(job: &Job, vmid: u32, storage: &str, source: &str, drive: &mut Drive, made: &mut Made) -> Result<(), Die> {
+    let image = source_volume(job, source)?;
+    let known = job.dc.state().storage_on(storage, &job.host)?.has_format(&image.format);
+    let format = drive
+        .get("format")
+        .map_or_else(|| if known { image.format.clone() } else { "raw".into() }, Into::into);
+    job.say(format!("create full clone of drive ({source})"));
+    let copied = copy_into(
+        job,
+        &image,
+        Wish {
+            storage,
+            vmid,
+            format: &format,
+            name: None,
+            size: image.size,
+        },
+        None,
+    )
+    .await;
+    let volid = copied.map_err(|die| die.prefixed(&format!("cannot import from '{source}' - ")))?;
+    made.volumes.push(volid.clone());
+    drive.set_file(&volid);
+    drive.set_size(image.size);
+    drive.props.remove("format");
+    Ok(())
+}
+
+fn source_volume(job: &Job, source: &str) -> Result<Volume, Die> {
+    let state = job.dc.state();
+    let (id, _) = parse_volid(source)?;
+    state.storage_on(id, &job.host)?;
+    let path = state.volume_path(source)?;
+    state
+        .volume(&job.host, source)
+        .cloned()
+        .ok_or_else(|| Die::new(format!("failed to stat '{path}'")))
+}
+
+/// Allocates a volume and copies another's content into it. A stopped or failed copy leaves nothing behind.
+pub(super) async fn copy_into(job: &Job, source: &Volume, wish: Wish<'_>, limit: Option<u64>) -> Result<String, Die> {
+    let (storage, format) = (wish.storage.to_string(), wish.format.to_string());
+    let volid = job.allocate(wish).await?;
+    job.say(format!("allocated target volume '{volid}'"));
+    let done = copy_content(job, source, &storage, &volid, &format, limit).await;
+    if done.is_err() {
+        drop_volume(job, &volid);
+    }
+    done.map(|()| volid)
+}
+
+async fn copy_content(
+    job: &Job,
+    source: &Volume,
+    storage: &str,
+    volid: &str,
+    format: &str,
+    limit: Option<u64>,
+) -> Result<(), Die> {
+    let total = human(source.size);
+    job.say(format!("transferred 0.0 B of {total} (0.00%)"));
+    let command = convert_command(job, source, volid, format, limit)?;
+    if job.copy_bytes(source.size, limit).await.is_err() {
+        return Err(Die::new(format!(
+            "copy failed: command '{command}' failed: interrupted by signal"
+        )));
+    }
+    let mut state = job.dc.state();
+    if source.used > state.free(storage, &job.host) {
+        return Err(Die::new(format!("copy failed: command '{command}' failed: exit code 1")));
+    }
+    let place = state.place(storage, &job.host).to_string();
+    if let Some(target) = state.volumes.get_mut(&place, volid) {
+        target.content = source.content.copy();
+        target.used = source.used;
+    }
+    drop(state);
+    job.say(format!("transferred {total} of {total} (100.00%)"));
+    Ok(())
+}
+
+fn convert_command(job: &Job, source: &Volume, volid: &str, format: &str, limit: Option<u64>) -> Result<String, Die> {
+    let state = job.dc.state();
+    let (from, to) = (state.volume_path(&source.volid)?, state.volume_path(volid)?);
+    let rate = limit.map(|bytes| format!(" -r {}K", bytes / 1024)).unwrap_or_default();
+    Ok(format!(
+        "/usr/bin/qemu-img convert -p -n{rate} -f {} -O {format} {from} zeroinit:{to}",
+        source.format
+    ))
+}
+
+fn human(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
+        if value < 1024.0 {
+            return format!("{value:.1} {unit}");
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} PiB")
+}
+
+/// A volume that is there already; a new one has its size looked up.
+fn use_existing(job: &Job, conf: &Conf, vmid: u32, drive: &mut Drive) -> Result<(), Die> {
+    let state = job.dc.state();
+    state.check_volume_access(&job.auth, Some(vmid), drive.file())?;
+    let present = conf.get(&drive.key).and_then(|value| Drive::parse(&drive.key, value).ok());
+    if present.is_some_and(|old| old.file() == drive.file() && drive.size().is_some()) {
+        return Ok(());
+    }
+    let volid = drive.file().to_string();
+    if let Ok((id, _)) = parse_volid(&volid) {
+        state.storage_on(id, &job.host)?;
+        let Some(volume) = state.volume(&job.host, &volid) else {
+            return Err(Die::new(format!("volume '{volid}' does not exist")));
+        };
+        drive.set_size(volume.size);
+    }
+    Ok(())
+}
+
+/// A volume's content, shared with whoever has it attached.
+pub(super) fn content(job: &Job, volid: &str) -> Option<(u64, Platter)> {
+    let state = job.dc.state();
+    state
+        .volume(&job.host, volid)
+        .map(|volume| (volume.size, volume.content.clone()))
+}

@@ -1,0 +1,228 @@
+//! Applying pending changes to a running VM: what can be plugged is, the rest waits for a stop.
+
+use std::collections::BTreeSet;
+
+use super::cloudinit;
+use super::conf::Conf;
+use super::config::Errors;
+use super::drive::{Drive, Net, is_net};
+use super::pending;
+use super::{is_drive, runtime};
+use crate::die::Die;
+use crate::tasks::Job;
+
+/// Without any effect on the running VM.
+const FAST: &[&str] = &[
+    "description",
+    "hookscript",
+    "lock",
+    "migrate_downtime",
+    "migrate_speed",
+    "name",
+    "onboot",
+    "protection",
+    "shares",
+    "startup",
+    "tags",
+    "vmstatestorage",
+];
+
+/// Why an option is not applied now.
+enum Skip {
+    /// It waits for a stop.
+    Later,
+    Problem(String),
+}
+
+/// Applies what was touched; problems are told per option and stay pending.
+pub(super) async fn apply(job: &Job, vmid: u32, touched: &BTreeSet<String>) -> Result<Errors, Die> {
+    let mut conf = job.load(vmid)?;
+    for key in FAST {
+        if let Some(value) = conf.pending.remove(*key) {
+            conf.now.insert((*key).into(), value);
+        }
+    }
+    let mut errors = Errors::new();
+    for (key, force) in conf.delete.clone() {
+        if touched.contains(&key) {
+            let done = unplug(job, vmid, &mut conf, &key, force).await?;
+            note(&mut errors, &key, done.err());
+        }
+    }
+    for (key, value) in conf.pending.clone() {
+        if touched.contains(&key) {
+            let done = plug(job, vmid, &mut conf, &key, &value).await?;
+            note(&mut errors, &key, done.err());
+        }
+    }
+    let regenerate = features(&conf).contains("cloudinit") && !conf.cloudinit.is_empty();
+    job.save(vmid, conf)?;
+    if regenerate {
+        cloudinit::applied(job, vmid)?;
+    }
+    runtime::hardware_changed(job, vmid);
+    Ok(errors)
+}
+
+fn note(errors: &mut Errors, key: &str, why: Option<Skip>) {
+    if let Some(Skip::Problem(text)) = why {
+        errors.insert(key.into(), format!("hotplug problem - {text}\n"));
+    }
+}
+
+fn features(conf: &Conf) -> BTreeSet<String> {
+    match conf.get("hotplug") {
+        Some("0") => BTreeSet::new(),
+        None | Some("1") => ["network", "disk", "usb"].map(Into::into).into(),
+        Some(list) => list.split(',').map(Into::into).collect(),
+    }
+}
+
+fn is_cold_bus(key: &str) -> bool {
+    ["efidisk", "tpmstate", "ide", "sata"].iter().any(|bus| key.starts_with(bus))
+}
+
+/// Takes an option out of the running VM.
+async fn unplug(job: &Job, vmid: u32, conf: &mut Conf, key: &str, force: bool) -> Result<Result<(), Skip>, Die> {
+    let features = features(conf);
+    let old = conf.now.get(key).cloned();
+    if is_net(key) || is_drive(key) {
+        let feature = if is_net(key) { "network" } else { "disk" };
+        if !features.contains(feature) || is_cold_bus(key) {
+            return Ok(Err(Skip::Later));
+        }
+        if let Err(problem) = release(job, vmid, conf, key) {
+            return Ok(Err(Skip::Problem(problem)));
+        }
+        if let Some(drive) = old.as_deref().and_then(|v| Drive::parse(key, v).ok()) {
+            pending::detach(job, vmid, conf, &drive, force).await?;
+        }
+    } else if !FAST.contains(&key) && !matches!(key, "tablet" | "cpuunits" | "cpulimit" | "balloon") && !cloudinit::is_option(key)
+    {
+        return Ok(Err(Skip::Later));
+    }
+    cloudinit::record(conf, key, old.as_deref(), None);
+    conf.now.remove(key);
+    conf.delete.remove(key);
+    Ok(Ok(()))
+}
+
+/// The guest must let a device go.
+fn release(job: &Job, vmid: u32, conf: &Conf, key: &str) -> Result<(), String> {
+    let boot = conf
+        .get("boot")
+        .and_then(|b| b.strip_prefix("order="))
+        .and_then(|o| o.split(';').next());
+    if is_drive(key) && boot == Some(key) {
+        return Err(format!("can't unplug bootdisk '{key}'"));
+    }
+    if runtime::releases_devices(job, vmid) {
+        return Ok(());
+    }
+    let single = conf.get("scsihw") == Some("virtio-scsi-single");
+    let device = match key.strip_prefix("scsi") {
+        Some(number) if single => format!("virtioscsi{number}"),
+        _ => key.to_string(),
+    };
+    Err(format!("error on hot-unplugging device '{device}' - still busy in guest?"))
+}
+
+/// Puts a new value into the running VM.
+async fn plug(job: &Job, vmid: u32, conf: &mut Conf, key: &str, value: &str) -> Result<Result<(), Skip>, Die> {
+    let features = features(conf);
+    let old = conf.now.get(key).cloned();
+    let possible = if is_net(key) {
+        plug_net(job, vmid, conf, key, value, features.contains("network"))
+    } else if is_drive(key) {
+        plug_drive(job, vmid, conf, key, value, features.contains("disk")).await?
+    } else if key == "balloon" {
+        let on = |v: Option<&str>| v != Some("0");
+        if on(conf.get(key)) == on(Some(value)) {
+            Ok(())
+        } else {
+            Err(Skip::Later)
+        }
+    } else if matches!(key, "tablet" | "cpuunits" | "cpulimit" | "hotplug")
+        || cloudinit::is_option(key)
+        || key.starts_with("ipconfig")
+    {
+        Ok(())
+    } else {
+        Err(Skip::Later)
+    };
+    if possible.is_ok() {
+        cloudinit::record(conf, key, old.as_deref(), Some(value));
+        conf.now.insert(key.into(), value.into());
+        conf.pending.remove(key);
+    }
+    Ok(possible)
+}
+
+fn plug_net(job: &Job, vmid: u32, conf: &Conf, key: &str, value: &str, allowed: bool) -> Result<(), Skip> {
+    let problem = |die: Die| Skip::Problem(die.message);
+    let new = Net::parse(key, value).map_err(problem)?;
+    let known = |bridge: Option<&str>| {
+        let state = job.dc.state();
+        bridge.is_none_or(|b| state.nodes.get(&job.host).is_some_and(|n| n.bridges.contains_key(b)))
+    };
+    let old = conf.get(key).and_then(|v| Net::parse(key, v).ok());
+    let same = |name: &str| old.as_ref().is_some_and(|o| o.get(name) == new.get(name));
+    if old.is_some() && ["model", "macaddr", "queues", "mtu"].iter().all(|name| same(name)) {
+        // Only what the card is plugged into changes.
+        if !known(new.get("bridge")) {
+            let bridge = new.get("bridge").unwrap_or_default();
+            return Err(Skip::Problem(format!("interface {bridge} does not exist")));
+        }
+        return Ok(());
+    }
+    if !allowed {
+        return Err(Skip::Later);
+    }
+    if old.is_some()
+        && let Err(text) = release(job, vmid, conf, key)
+    {
+        return Err(Skip::Problem(text));
+    }
+    if !known(new.get("bridge")) {
+        let script = "network script /usr/libexec/qemu-server/pve-bridge-hotplug failed with status 512";
+        return Err(Skip::Problem(format!("VM {vmid} qmp command 'netdev_add' failed - {script}")));
+    }
+    Ok(())
+}
+
+async fn plug_drive(
+    job: &Job,
+    vmid: u32,
+    conf: &mut Conf,
+    key: &str,
+    value: &str,
+    allowed: bool,
+) -> Result<Result<(), Skip>, Die> {
+    if key == "efidisk0" || key == "tpmstate0" {
+        return Ok(Err(Skip::Later));
+    }
+    let new = Drive::parse(key, value)?;
+    let old = conf.get(key).and_then(|v| Drive::parse(key, v).ok());
+    if new.is_cloudinit() && old.is_none() {
+        return Ok(Err(Skip::Later));
+    }
+    if let Some(old) = old {
+        if old.is_cdrom() && new.is_cdrom() || old.file() == new.file() {
+            // A disk is changed in its tray, or options of a drive that stays.
+            return Ok(Ok(()));
+        }
+        if !allowed || is_cold_bus(key) {
+            return Ok(Err(Skip::Later));
+        }
+        if let Err(text) = release(job, vmid, conf, key) {
+            return Ok(Err(Skip::Problem(text)));
+        }
+        pending::register_unused(job, vmid, conf, &old);
+        return Ok(Ok(()));
+    }
+    Ok(if !allowed || is_cold_bus(key) {
+        Err(Skip::Later)
+    } else {
+        Ok(())
+    })
+}

@@ -1,0 +1,241 @@
+//! Moving a VM to another host: offline with its local disks, or over shared storage.
+
+use serde_json::{Value, json};
+
+use super::conf::Conf;
+use super::create::drives;
+use super::drive::Drive;
+use crate::datacenter::Answer;
+use crate::die::Die;
+use crate::dispatch::Call;
+use crate::observe::Effect;
+use crate::state::State;
+use crate::storage::{Volume, parse_volid};
+use crate::tasks::Job;
+
+pub(super) async fn handle(call: Call) -> Answer {
+    if call.method.verb == "GET" {
+        preconditions(&call)
+    } else {
+        migrate(call).await
+    }
+}
+
+/// Drives on storages that only this host has.
+fn local_drives(state: &State, conf: &Conf) -> Vec<Drive> {
+    let local = |d: &Drive| {
+        d.volume()
+            .is_some_and(|(id, _)| state.storages.get(id).is_some_and(|s| !s.shared))
+    };
+    drives(&conf.now).filter(local).collect()
+}
+
+fn preconditions(call: &Call) -> Answer {
+    let state = call.job.dc.state();
+    let vm = state.vm(&call.job.host, call.params.vmid())?;
+    let disks: Vec<Value> = local_drives(&state, &vm.conf)
+        .iter()
+        .map(|drive| {
+            let mut entry = json!({
+                "volid": drive.file(), "drivename": drive.key, "cdrom": u8::from(drive.is_cdrom()),
+                "is_cloudinit": u8::from(drive.is_cloudinit()), "is_attached": 1, "is_unused": 0,
+                "is_tpmstate": u8::from(drive.key.starts_with("tpmstate")), "is_vmstate": 0, "shared": 0, "replicate": 1,
+            });
+            if let Some(size) = drive.size() {
+                entry["size"] = json!(size);
+            }
+            entry
+        })
+        .collect();
+    let others: Vec<&String> = state.nodes.keys().filter(|n| **n != call.job.host).collect();
+    let asked: Vec<&String> = others
+        .iter()
+        .filter(|n| call.params.get("target").is_none_or(|t| t == n.as_str()))
+        .copied()
+        .collect();
+    let mut not_allowed = json!({});
+    let mut allowed = Vec::new();
+    for node in asked {
+        let missing: Vec<&str> = drives(&vm.conf.now)
+            .filter_map(|d| parse_volid(d.file()).ok().map(|(id, _)| id.to_string()))
+            .filter_map(|id| {
+                state
+                    .storages
+                    .get_key_value(&id)
+                    .filter(|(_, s)| !s.usable(node))
+                    .map(|(id, _)| id.as_str())
+            })
+            .collect();
+        if missing.is_empty() {
+            allowed.push(node.clone());
+            not_allowed[node] = json!({});
+        } else {
+            not_allowed[node] = json!({ "unavailable_storages": missing });
+        }
+    }
+    Ok(json!({
+        "running": u8::from(vm.is_running()), "local_disks": disks, "local_resources": [], "mapped-resources": [],
+        "mapped-resource-info": {}, "allowed_nodes": allowed, "not_allowed_nodes": not_allowed, "has-dbus-vmstate": 1,
+    })
+    .into())
+}
+
+async fn migrate(call: Call) -> Answer {
+    let (job, vmid) = (&call.job, call.params.vmid());
+    let target = call.params.text("target").to_string();
+    if target == job.host {
+        return Err(Die::parameter("target", "target is local node."));
+    }
+    let online = call.params.flag("online");
+    {
+        let state = job.dc.state();
+        state.require_quorum(&job.host)?;
+        state.require_node(&target)?;
+        let vm = state.vm(&job.host, vmid)?;
+        vm.conf.check_lock()?;
+        if vm.is_running() && !online {
+            return Err(Die::new("can't migrate running VM without --online"));
+        }
+        if let Some(storage) = call.params.get("targetstorage").filter(|s| *s != "1" && !s.contains(':')) {
+            state.storage_on(storage, &target)?;
+        }
+    }
+    if job.dc.state().ha.managed(vmid).is_some() {
+        let upid = job.fork("hamigrate", &vmid.to_string(), move |job| async move {
+            job.say(format!("Requesting HA migration for VM {vmid} to node {target}"));
+            Ok(())
+        });
+        return Ok(upid.into());
+    }
+    let upid = job.fork("qmigrate", &vmid.to_string(), move |job| async move {
+        let _held = job.lock_vm(vmid, 10).await?;
+        run(&job, vmid, &target).await
+    });
+    Ok(upid.into())
+}
+
+fn say(job: &Job, text: &str) {
+    let stamp = job.dc.wall().now().strftime("%Y-%m-%d %H:%M:%S");
+    job.say(format!("{stamp} {text}"));
+}
+
+async fn run(job: &Job, vmid: u32, target: &str) -> Result<(), Die> {
+    let began = tokio::time::Instant::now();
+    let address = job.dc.state().require_node(target)?.ip.clone();
+    say(
+        job,
+        &format!("starting migration of VM {vmid} to node '{target}' ({address})"),
+    );
+    let duration = || {
+        let seconds = began.elapsed().as_secs();
+        format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+    };
+    match move_all(job, vmid, target).await {
+        Ok(()) => {
+            say(job, &format!("migration finished successfully (duration {})", duration()));
+            Ok(())
+        }
+        Err(die) => {
+            say(job, &format!("ERROR: {}", die.message));
+            say(job, "aborting phase 1 - cleanup resources");
+            say(
+                job,
+                &format!("ERROR: migration aborted (duration {}): {}", duration(), die.message),
+            );
+            Err(Die::new("migration aborted"))
+        }
+    }
+}
+
+async fn move_all(job: &Job, vmid: u32, target: &str) -> Result<(), Die> {
+    let mut conf = job.load(vmid)?;
+    conf.check_lock()?;
+    let mut local = local_drives(&job.dc.state(), &conf);
+    local.sort_by(|a, b| a.file().cmp(b.file()));
+    scan(job, &local)?;
+    for drive in &mut local {
+        update_size(job, &mut conf, drive);
+    }
+    if !local.is_empty() {
+        say(job, "copying local disk images");
+    }
+    for drive in &local {
+        transfer(job, drive.file(), target).await?;
+    }
+    job.work(job.dc.timing().stop).await?;
+    job.save(vmid, conf)?;
+    hand_over(job, vmid, target);
+    Ok(())
+}
+
+/// What is found is told; what cannot be moved ends it.
+fn scan(job: &Job, local: &[Drive]) -> Result<(), Die> {
+    for drive in local {
+        if drive.is_cloudinit() {
+            say(
+                job,
+                &format!("found generated disk '{}' (in current VM config)", drive.file()),
+            );
+        } else {
+            say(job, &format!("found local disk '{}' (attached)", drive.file()));
+        }
+    }
+    let mut stuck = false;
+    for drive in local.iter().filter(|d| d.is_cdrom() && !d.is_cloudinit()) {
+        say(
+            job,
+            &format!("can't migrate local disk '{}': local cdrom image", drive.file()),
+        );
+        stuck = true;
+    }
+    if stuck {
+        Err(Die::new(
+            "Problem found while scanning volumes - can't migrate VM - check log",
+        ))
+    } else {
+        Ok(())
+    }
+}
+
+fn update_size(job: &Job, conf: &mut Conf, drive: &mut Drive) {
+    let Some(size) = job.dc.state().volume(&job.host, drive.file()).map(|v| v.size) else {
+        return;
+    };
+    if drive.size() != Some(size) {
+        let old = super::format_size(drive.size().unwrap_or(0));
+        let new = super::format_size(size);
+        say(
+            job,
+            &format!(
+                "drive '{}': size of disk '{}' updated from {old} to {new}",
+                drive.key,
+                drive.file()
+            ),
+        );
+        drive.set_size(size);
+        conf.now.insert(drive.key.clone(), drive.print());
+    }
+}
+
+async fn transfer(job: &Job, volid: &str, target: &str) -> Result<(), Die> {
+    let found: Option<Volume> = job.dc.state().volume(&job.host, volid).cloned();
+    let Some(volume) = found else {
+        return Err(Die::new(format!("volume '{volid}' does not exist")));
+    };
+    job.copy_bytes(volume.size, None).await?;
+    let mut state = job.dc.state();
+    state.volumes.remove(&job.host, volid);
+    state.volumes.insert(target, volume);
+    drop(state);
+    say(job, &format!("successfully imported '{volid}'"));
+    say(job, &format!("volume '{volid}' is '{volid}' on the target"));
+    Ok(())
+}
+
+fn hand_over(job: &Job, vmid: u32, target: &str) {
+    let round = job.dc.round();
+    if let Some(vm) = job.dc.state().vm_mut(vmid, round) {
+        vm.node = target.into();
+    }
+    job.dc.tell(job, &Effect::VmMoved { vmid, to: target.into() });
+}

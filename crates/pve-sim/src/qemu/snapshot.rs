@@ -1,0 +1,217 @@
+//! Snapshots of a VM and its volumes.
+
+use serde_json::{Value, json};
+
+use super::conf::{Conf, Section, show};
+use super::create::drives;
+use crate::datacenter::{Answer, Reply};
+use crate::die::Die;
+use crate::dispatch::Call;
+use crate::tasks::Job;
+
+pub(super) async fn handle(call: Call) -> Answer {
+    let (verb, template) = call.what();
+    let rest = template
+        .strip_prefix("/nodes/{node}/qemu/{vmid}/snapshot")
+        .unwrap_or_default();
+    match (verb, rest) {
+        ("GET", "") => list(&call),
+        ("POST", "") => take(&call),
+        ("DELETE", "/{snapname}") => remove(&call),
+        ("GET", "/{snapname}") => Ok(json!([{ "cmd": "rollback" }, { "cmd": "config" }]).into()),
+        ("POST", "/{snapname}/rollback") => rollback(&call),
+        ("GET", "/{snapname}/config") => {
+            let conf = call.job.load(call.params.vmid())?;
+            let section = snapshot(&conf, call.params.text("snapname"))?;
+            Ok(show(section, conf.digest()).into())
+        }
+        ("PUT", "/{snapname}/config") => describe(&call).await,
+        _ => call.not_simulated(),
+    }
+}
+
+fn snapshot<'a>(conf: &'a Conf, name: &str) -> Result<&'a Section, Die> {
+    conf.snapshots
+        .get(name)
+        .ok_or_else(|| Die::new(format!("snapshot '{name}' does not exist")))
+}
+
+fn list(call: &Call) -> Answer {
+    let state = call.job.dc.state();
+    let vm = state.vm(&call.job.host, call.params.vmid())?;
+    let mut entries = Vec::new();
+    for (name, section) in &vm.conf.snapshots {
+        let time: i64 = section.get("snaptime").and_then(|t| t.parse().ok()).unwrap_or(0);
+        let mut entry = json!({ "name": name, "snaptime": time, "vmstate": u8::from(section.contains_key("vmstate")) });
+        entry["description"] = json!(section.get("description").cloned().unwrap_or_default());
+        if let Some(parent) = section.get("parent") {
+            entry["parent"] = json!(parent);
+        }
+        entries.push(entry);
+    }
+    let mut current = json!({ "name": "current", "description": "You are here!", "digest": vm.conf.digest(), "running": u8::from(vm.is_running()) });
+    if let Some(parent) = vm.conf.get("parent") {
+        current["parent"] = json!(parent);
+    }
+    entries.push(current);
+    Ok(Value::Array(entries).into())
+}
+
+fn take(call: &Call) -> Answer {
+    let (job, vmid, name) = (&call.job, call.params.vmid(), call.params.text("snapname").to_string());
+    if matches!(name.as_str(), "current" | "pending") {
+        return Err(Die::new(format!("unable to use snapshot name '{name}' (reserved name)")));
+    }
+    if call.params.flag("vmstate") && job.is_running(vmid) {
+        return Err(Die::bare(501, "a snapshot with the memory of a running VM is not simulated"));
+    }
+    let description = call.params.get("description").map(str::to_string);
+    let upid = job.fork("qmsnapshot", &vmid.to_string(), move |job| async move {
+        let _held = job.lock_vm(vmid, 10).await?;
+        let mut conf = job.load(vmid)?;
+        conf.check_lock()?;
+        if conf.is_template() {
+            return Err(Die::new("you can't take a snapshot if it's a template"));
+        }
+        if conf.snapshots.contains_key(&name) {
+            return Err(Die::new(format!("snapshot name '{name}' already used")));
+        }
+        require_feature(&job, &conf)?;
+        for drive in drives(&conf.now).filter(|d| !d.is_cdrom() && d.volume().is_some()) {
+            job.say(format!("snapshotting 'drive-{}' ({})", drive.key, drive.file()));
+            on_volume(&job, drive.file(), |volume| {
+                drop(volume.snapshots.insert(name.clone(), volume.content.copy()))
+            });
+        }
+        let mut section = conf.now.clone();
+        section.remove("description");
+        section.insert("snaptime".into(), job.dc.epoch().to_string());
+        if let Some(description) = description {
+            section.insert("description".into(), description);
+        }
+        conf.snapshots.insert(name.clone(), section);
+        conf.now.insert("parent".into(), name);
+        job.save(vmid, conf)
+    });
+    Ok(upid.into())
+}
+
+fn on_volume(job: &Job, volid: &str, act: impl FnOnce(&mut crate::storage::Volume)) {
+    let mut state = job.dc.state();
+    let id = volid.split(':').next().unwrap_or_default();
+    let place = state.place(id, &job.host).to_string();
+    if let Some(volume) = state.volumes.get_mut(&place, volid) {
+        act(volume);
+    }
+}
+
+/// Whether all disks can keep snapshots.
+fn can_snapshot(job: &Job, conf: &Conf) -> bool {
+    let state = job.dc.state();
+    drives(&conf.now).filter(|d| !d.is_cdrom()).all(|drive| {
+        let Some((id, _)) = drive.volume() else { return true };
+        let thin = state
+            .storages
+            .get(id)
+            .is_some_and(|s| matches!(s.kind.as_str(), "lvmthin" | "zfspool" | "rbd" | "btrfs"));
+        thin || state.volume(&job.host, drive.file()).is_some_and(|v| v.format == "qcow2")
+    })
+}
+
+fn require_feature(job: &Job, conf: &Conf) -> Result<(), Die> {
+    if can_snapshot(job, conf) {
+        Ok(())
+    } else {
+        Err(Die::new("snapshot feature is not available"))
+    }
+}
+
+fn remove(call: &Call) -> Answer {
+    let (job, vmid, name) = (&call.job, call.params.vmid(), call.params.text("snapname").to_string());
+    let upid = job.fork("qmdelsnapshot", &vmid.to_string(), move |job| async move {
+        let _held = job.lock_vm(vmid, 10).await?;
+        let mut conf = job.load(vmid)?;
+        conf.check_lock()?;
+        let section = snapshot(&conf, &name)?.clone();
+        let parent = section.get("parent").cloned();
+        for drive in drives(&section).filter(|d| !d.is_cdrom()) {
+            on_volume(&job, drive.file(), |volume| drop(volume.snapshots.remove(&name)));
+        }
+        conf.snapshots.shift_remove(&name);
+        let children = conf.snapshots.values_mut().chain(std::iter::once(&mut conf.now));
+        for child in children.filter(|s| s.get("parent") == Some(&name)) {
+            match &parent {
+                Some(parent) => drop(child.insert("parent".into(), parent.clone())),
+                None => drop(child.remove("parent")),
+            }
+        }
+        job.save(vmid, conf)
+    });
+    Ok(upid.into())
+}
+
+fn rollback(call: &Call) -> Answer {
+    let (job, vmid, name) = (&call.job, call.params.vmid(), call.params.text("snapname").to_string());
+    let start = call.params.flag("start");
+    let upid = job.fork("qmrollback", &vmid.to_string(), move |job| async move {
+        let held = job.lock_vm(vmid, 10).await?;
+        let mut conf = job.load(vmid)?;
+        let section = snapshot(&conf, &name)?.clone();
+        conf.check_lock()?;
+        super::runtime::power_off(&job, vmid);
+        for drive in drives(&section).filter(|d| !d.is_cdrom()) {
+            on_volume(&job, drive.file(), |volume| {
+                if let Some(kept) = volume.snapshots.get(&name) {
+                    volume.content.write(kept.read());
+                }
+            });
+        }
+        let description = conf.now.get("description").cloned();
+        conf.now = section;
+        conf.now.remove("snaptime");
+        conf.now.remove("description");
+        if let Some(description) = description {
+            conf.now.insert("description".into(), description);
+        }
+        conf.now.insert("parent".into(), name);
+        conf.pending.clear();
+        conf.delete.clear();
+        job.save(vmid, conf)?;
+        drop(held);
+        if start {
+            super::power::fork_start(&job, vmid, false);
+        }
+        Ok(())
+    });
+    Ok(upid.into())
+}
+
+async fn describe(call: &Call) -> Answer {
+    let (job, vmid) = (&call.job, call.params.vmid());
+    let _held = job.lock_vm(vmid, 10).await?;
+    let mut conf = job.load(vmid)?;
+    conf.check_lock()?;
+    snapshot(&conf, call.params.text("snapname"))?;
+    if let (Some(section), Some(text)) = (
+        conf.snapshots.get_mut(call.params.text("snapname")),
+        call.params.get("description"),
+    ) {
+        section.insert("description".into(), text.into());
+    }
+    job.save(vmid, conf)?;
+    Ok(Reply::default())
+}
+
+/// `GET .../feature`
+pub(super) fn feature(call: &Call) -> Answer {
+    let conf = call.job.load(call.params.vmid())?;
+    let has = match call.params.text("feature") {
+        "snapshot" => can_snapshot(&call.job, &conf),
+        "clone" => drives(&conf.now)
+            .filter(|d| !d.is_cdrom())
+            .all(|d| d.volume().is_none_or(|(_, name)| name.is_base())),
+        _ => true,
+    };
+    let nodes: Vec<String> = call.job.dc.state().nodes.keys().cloned().collect();
+    Ok(json!({ "hasFeature": u8::from(has), "nodes": nodes }).into())
+}

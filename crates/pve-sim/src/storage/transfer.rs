@@ -1,0 +1,473 @@
+//! Files from outside: uploads and downloads.
+
+use std::io::Read;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flate2::read::GzDecoder;
+use mainstay_net::http::{Answer as WebAnswer, Body, HttpClient, HttpOptions};
+use mainstay_net::{Connector, Trust};
+use serde_json::json;
+use sha1::Digest;
+use url::Url;
+
+use super::image::{self, Untrusted};
+use super::volume::{Kind, Name, Volume};
+use crate::datacenter::{Answer, Datacenter};
+use crate::die::Die;
+use crate::dispatch::Call;
+use crate::guest::{Content, Platter};
+use crate::http::Request;
+use crate::observe::Effect;
+use crate::schema::{Method, Params, check_parameters};
+use crate::tasks::Job;
+
+/// The name a file gets: its last part, odd characters replaced.
+fn normalize(name: &str) -> String {
+    let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
+    last.chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || "_.-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect()
+}
+
+fn check_extension(kind: Kind, name: &str) -> Result<(), Die> {
+    let lower = name.to_ascii_lowercase();
+    let ends = |list: &[&str]| list.iter().any(|e| lower.len() > e.len() && lower.ends_with(e));
+    let (fits, text) = match kind {
+        Kind::Iso => (ends(&[".iso", ".img"]), "wrong file extension"),
+        Kind::Template => (
+            ends(&[".tar.gz", ".tar.xz", ".tar.zst", ".tar.bz2", ".tar"]),
+            "wrong file extension",
+        ),
+        _ => (
+            ends(&[".ova", ".qcow2", ".raw", ".vmdk"]),
+            "invalid filename or wrong extension",
+        ),
+    };
+    if fits { Ok(()) } else { Err(Die::parameter("filename", text)) }
+}
+
+/// Imports other than appliances came with 8.4.
+fn check_import_release(dc: &Datacenter, kind: Kind, name: &str) -> Result<(), Die> {
+    if kind == Kind::Import && dc.release().number() < (8, 4) && !name.to_ascii_lowercase().ends_with(".ova") {
+        return Err(Die::parameter("filename", "invalid filename or wrong extension"));
+    }
+    Ok(())
+}
+
+struct Target {
+    storage: String,
+    kind: Kind,
+    name: String,
+    volid: String,
+    path: String,
+}
+
+/// Where a file goes, if the storage takes it.
+fn target(job: &Job, host: &str, params: &Params) -> Result<Target, Die> {
+    let kind = Kind::parse(params.text("content")).unwrap_or(Kind::Iso);
+    let id = params.text("storage");
+    let name = normalize(params.text("filename"));
+    let state = job.dc.state();
+    let storage = state.storage_on(id, host)?;
+    if !storage.is_file_based() {
+        return Err(Die::new(format!(
+            "storage type '{}' does not support '{}' content",
+            storage.kind,
+            kind.name()
+        )));
+    }
+    check_extension(kind, &name)?;
+    check_import_release(&job.dc, kind, &name)?;
+    if !storage.content.contains(kind.name()) {
+        return Err(Die::new(format!("storage '{id}' does not support '{}' content", kind.name())));
+    }
+    let full = format!("{}/{name}", kind.name());
+    let path = Name { full: &full }.path(id, storage);
+    Ok(Target {
+        storage: id.into(),
+        kind,
+        volid: format!("{id}:{full}"),
+        path,
+        name,
+    })
+}
+
+fn format_of(kind: Kind, name: &str) -> String {
+    match kind {
+        Kind::Iso => "iso".into(),
+        Kind::Template => name
+            .rsplit("tar.")
+            .next()
+            .map_or("tar".into(), |ext| format!("t{}", ext.replace("gz", "gz"))),
+        _ => name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase(),
+    }
+}
+
+fn store(job: &Job, host: &str, target: &Target, bytes: Bytes) {
+    let format = format_of(target.kind, &target.name);
+    let size = if target.kind == Kind::Import {
+        image::virtual_size(&format, &bytes)
+    } else {
+        bytes.len() as u64
+    };
+    let volume = Volume {
+        volid: target.volid.clone(),
+        kind: target.kind,
+        format,
+        size,
+        file_size: bytes.len() as u64,
+        used: bytes.len() as u64,
+        vmid: None,
+        parent: None,
+        ctime: job.dc.epoch(),
+        content: Platter::new(Content::Image(bytes)),
+        sha256: None,
+        snapshots: [].into(),
+    };
+    let mut state = job.dc.state();
+    let place = state.place(&target.storage, host).to_string();
+    state.volumes.insert(&place, volume);
+    drop(state);
+    job.dc.tell(
+        job,
+        &Effect::VolumeCreated {
+            volid: target.volid.clone(),
+            host: host.into(),
+        },
+    );
+}
+
+/// Images from outside must be what they say, and stand alone.
+fn check_untrusted(job: &Job, target: &Target, bytes: &[u8], path: &str) -> Result<(), Die> {
+    let format = match target.kind {
+        Kind::Import => format_of(target.kind, &target.name),
+        _ => return Ok(()),
+    };
+    match image::refuse(&format, bytes, path) {
+        Ok(()) => Ok(()),
+        Err(Untrusted::NotQcow2 { path }) => {
+            job.say(format!(
+                "command '/usr/bin/qemu-img info '--output=json' {path} -f qcow2' failed: exit code 1"
+            ));
+            Err(Die::new(format!(
+                "qemu-img: Could not open '{path}': Image is not in qcow2 format"
+            )))
+        }
+        Err(Untrusted::Backed { path }) => Err(Die::new(format!("backing file not allowed for untrusted image '{path}'!"))),
+    }
+}
+
+fn checksum(algorithm: &str, bytes: &[u8]) -> String {
+    match algorithm {
+        "md5" => format!("{:x}", md5::compute(bytes)),
+        "sha1" => hex::encode(sha1::Sha1::digest(bytes)),
+        "sha224" => hex::encode(sha2::Sha224::digest(bytes)),
+        "sha384" => hex::encode(sha2::Sha384::digest(bytes)),
+        "sha512" => hex::encode(sha2::Sha512::digest(bytes)),
+        _ => hex::encode(sha2::Sha256::digest(bytes)),
+    }
+}
+
+fn verify(job: &Job, wanted: &Option<(String, String)>, bytes: &[u8]) -> Result<(), Die> {
+    let Some((algorithm, expected)) = wanted else { return Ok(()) };
+    job.begin_line("calculating checksum...");
+    let got = checksum(algorithm, bytes);
+    if got.eq_ignore_ascii_case(expected) {
+        job.end_line("OK, checksum verified");
+        return Ok(());
+    }
+    Err(Die::new(format!("checksum mismatch: got '{got}' != expect '{expected}'")))
+}
+
+fn wanted_checksum(params: &Params) -> Option<(String, String)> {
+    Some((
+        params.get("checksum-algorithm")?.to_string(),
+        params.get("checksum")?.to_string(),
+    ))
+}
+
+/// Takes an upload. `None` is what pveproxy answers to a body it cannot read: it hangs up.
+pub(crate) async fn upload(job: &Job, request: &Request, method: &Method, mut params: Params) -> Option<Answer> {
+    let boundary = request
+        .header("content-type")?
+        .split("boundary=")
+        .nth(1)?
+        .trim_matches('"')
+        .to_string();
+    let file = match take_parts(&request.body, &boundary, &mut params)? {
+        Ok(file) => file,
+        Err(die) => return Some(Err(die)),
+    };
+    Some(start_upload(job, method, params, file))
+}
+
+/// Fields into parameters, then the file, which comes last.
+fn take_parts(body: &Bytes, boundary: &str, params: &mut Params) -> Option<Result<Bytes, Die>> {
+    let marker = format!("--{boundary}");
+    let mut at = find(body, marker.as_bytes(), 0)? + marker.len() + 2;
+    loop {
+        let head_end = find(body, b"\r\n\r\n", at)?;
+        let head = String::from_utf8_lossy(&body[at..head_end]).into_owned();
+        let disposition = head.lines().next()?.strip_prefix("Content-Disposition: form-data; ")?;
+        let quoted = |key: &str| {
+            let rest = disposition.split(&format!("{key}=\"")).nth(1)?;
+            Some(rest.split('"').next()?.to_string())
+        };
+        let name = quoted("name")?;
+        let start = head_end + 4;
+        let end = find(body, format!("\r\n{marker}").as_bytes(), start)?;
+        if let Some(filename) = disposition.split("; ").nth(1).and_then(|p| p.strip_prefix("filename=\"")) {
+            if name != "filename" {
+                let text = format!(
+                    "wrong field name '{name}' for file upload, expected 'filename' at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 1325."
+                );
+                return Some(Err(Die::bare(500, text)));
+            }
+            params.set("filename", filename.trim_end_matches('"'));
+            return Some(Ok(body.slice(start..end)));
+        }
+        params.set(&name, String::from_utf8_lossy(&body[start..end]).into_owned());
+        at = end + 2 + marker.len() + 2;
+    }
+}
+
+fn find(body: &[u8], needle: &[u8], from: usize) -> Option<usize> {
+    body.get(from..)?
+        .windows(needle.len())
+        .position(|w| w == needle)
+        .map(|at| at + from)
+}
+
+fn start_upload(job: &Job, method: &Method, mut params: Params, file: Bytes) -> Answer {
+    check_parameters(method, &mut params)?;
+    let host = params.text("node").to_string();
+    let goal = target(job, &host, &params)?;
+    let temporary = format!("/var/tmp/pveupload-{}", job.dc.state().random_hex(32));
+    let wanted = wanted_checksum(&params);
+    let address = job.dc.state().require_node(&host)?.ip.clone();
+    let upid = job.fork("imgcopy", "", move |job| async move {
+        job.say(format!("starting file import from: {temporary}"));
+        verify(&job, &wanted, &file)?;
+        check_untrusted(&job, &goal, &file, &temporary)?;
+        job.say(format!("target node: {host}"));
+        job.say(format!("target file: {}", goal.path));
+        job.say(format!("file size is: {}", file.len()));
+        let command = if host == job.host {
+            format!("cp -- {temporary} {}", goal.path)
+        } else {
+            format!(
+                "/usr/bin/scp -o BatchMode=yes -o HostKeyAlias={host} -o UserKnownHostsFile=/etc/pve/nodes/{host}/ssh_known_hosts -o GlobalKnownHostsFile=none -p -- {temporary} [{address}]:{}",
+                goal.path
+            )
+        };
+        job.say(format!("command: {command}"));
+        job.copy_bytes(file.len() as u64, None).await?;
+        if file.len() as u64 > job.dc.state().free(&goal.storage, &host) {
+            return Err(Die::new(format!("import failed: command '{command}' failed: exit code 1")));
+        }
+        store(&job, &host, &goal, file);
+        job.say("finished file import successfully");
+        Ok(())
+    });
+    Ok(upid.into())
+}
+
+/// Starts a download by the host itself.
+pub(super) async fn download_url(call: Call) -> Answer {
+    let host = call.job.host.clone();
+    let goal = target(&call.job, &host, &call.params)?;
+    let wanted = wanted_checksum(&call.params);
+    let url = call.params.text("url").to_string();
+    let compression = call.params.get("compression").map(str::to_string);
+    let check_certificates = call.params.get("verify-certificates") != Some("0");
+    let id = goal.name.clone();
+    let upid = call.job.fork("download", &id, move |job| async move {
+        if let Some(method) = &compression {
+            check_compression(goal.kind, method)?;
+        }
+        download(&job, &goal, &url, wanted, compression.is_some(), check_certificates).await
+    });
+    Ok(upid.into())
+}
+
+fn check_compression(kind: Kind, method: &str) -> Result<(), Die> {
+    if kind != Kind::Iso {
+        return Err(Die::new(format!("decompression not supported for {}", kind.name())));
+    }
+    if method == "gz" {
+        Ok(())
+    } else {
+        Err(Die::new("no decompression method found"))
+    }
+}
+
+async fn download(
+    job: &Job,
+    goal: &Target,
+    url: &str,
+    wanted: Option<(String, String)>,
+    unpack: bool,
+    check: bool,
+) -> Result<(), Die> {
+    job.say(format!("downloading {url} to {}", goal.path));
+    if let Some(present) = existing(job, goal) {
+        return reuse(job, goal, &wanted, &present);
+    }
+    let bytes = fetch(job, goal, url, check).await?;
+    verify(job, &wanted, &bytes)?;
+    let bytes = if unpack { decompress(job, goal, &bytes)? } else { bytes };
+    check_untrusted(job, goal, &bytes, &goal.path)?;
+    store(job, &job.host, goal, bytes);
+    job.say(format!("download of '{url}' to '{}' finished", goal.path));
+    Ok(())
+}
+
+fn existing(job: &Job, goal: &Target) -> Option<Volume> {
+    job.dc.state().volume(&job.host, &goal.volid).cloned()
+}
+
+/// With the right checksum the file that is there will do.
+fn reuse(job: &Job, goal: &Target, wanted: &Option<(String, String)>, present: &Volume) -> Result<(), Die> {
+    let Some((algorithm, expected)) = wanted else {
+        return Err(Die::new(format!("refusing to override existing file '{}'", goal.path)));
+    };
+    job.begin_line("calculating checksum of existing file...");
+    let got = match &present.sha256 {
+        Some(known) if algorithm == "sha256" => known.clone(),
+        _ => checksum(algorithm, &present.bytes()),
+    };
+    if got.eq_ignore_ascii_case(expected) {
+        job.end_line("OK, got correct file already, no need to download");
+        return Ok(());
+    }
+    Err(Die::new(format!("mismatch (got '{got}' != expect '{expected}'), aborting")))
+}
+
+/// wget, with what it prints.
+async fn fetch(job: &Job, goal: &Target, url: &str, check: bool) -> Result<Bytes, Die> {
+    let stamp = job.dc.wall().now().strftime("%Y-%m-%d %H:%M:%S").to_string();
+    job.say(format!("--{stamp}--  {url}"));
+    let failed = |code: u8| Die::new(format!("download failed: exit code {code}"));
+    let answer = tokio::select! {
+        biased;
+        () = job.interrupted() => return Err(Die::interrupted().prefixed("download failed: ")),
+        answer = get(&job.dc, url, "GET", check) => answer.map_err(|_| failed(4))?,
+    };
+    let kind = answer
+        .headers
+        .get("content-type")
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or("application/octet-stream")
+        .to_string();
+    job.say(format!(
+        "HTTP request sent, awaiting response... {} {}",
+        answer.status.as_u16(),
+        answer.reason
+    ));
+    if !answer.status.is_success() {
+        return Err(failed(8));
+    }
+    let size = answer.body.len() as u64;
+    job.say(format!("Length: {size} [{kind}]"));
+    let temporary = format!("{}.tmp_dwnl.{}", goal.path, job.dc.state().next_pid());
+    job.say(format!("Saving to: '{temporary}'"));
+    let rate = job.dc.timing().download_rate.max(1);
+    let took = job.work(Duration::from_secs_f64(size as f64 / rate as f64)).await;
+    took.map_err(|die| die.prefixed("download failed: "))?;
+    if size > job.dc.state().free(&goal.storage, &job.host) {
+        return Err(Die::new(format!(
+            "download failed: Cannot write to '{temporary}' (No space left on device)."
+        )));
+    }
+    job.say("     0K                                    100%  692M=0s");
+    job.say(format!("{stamp} (692 MB/s) - '{temporary}' saved [{size}/{size}]"));
+    Ok(answer.body)
+}
+
+fn decompress(job: &Job, goal: &Target, bytes: &[u8]) -> Result<Bytes, Die> {
+    let temporary = format!("{}.tmp_dwnl.{}", goal.path, job.dc.state().next_pid());
+    job.say(format!("decompressing {temporary} to {}", goal.path));
+    let mut out = Vec::new();
+    match GzDecoder::new(bytes).read_to_end(&mut out) {
+        Ok(_) => Ok(out.into()),
+        Err(_) => Err(Die::new(format!("command 'zcat {temporary}' failed: exit code 1"))),
+    }
+}
+
+/// One request to a web server, redirects followed.
+async fn get(dc: &Datacenter, url: &str, verb: &str, check: bool) -> Result<WebAnswer, Die> {
+    let mut url = Url::parse(url).map_err(|e| Die::new(e.to_string()))?;
+    for _ in 0..20 {
+        let trust = match url.scheme() {
+            "https" if check => Trust::Roots { extra_ca_pem: None },
+            "https" => Trust::Nothing,
+            _ => Trust::Plain,
+        };
+        let fault = |e: &dyn std::fmt::Display| Die::new(e.to_string());
+        let connector = Connector::new(dc.dialer(), &trust, dc.wall(), Duration::from_secs(30)).map_err(|e| fault(&e))?;
+        let options = HttpOptions {
+            http1_only: true,
+            max_body: usize::MAX,
+            ..HttpOptions::default()
+        };
+        let request = http::Request::builder()
+            .method(verb)
+            .uri(url.as_str())
+            .header("host", host_of(&url));
+        let request = request.body(Body::empty()).map_err(|e| fault(&e))?;
+        let answer = HttpClient::new(connector, options)
+            .send(request, Duration::from_secs(3600))
+            .await
+            .map_err(|e| fault(&e))?;
+        let location = answer.headers.get("location").and_then(|l| l.to_str().ok());
+        match location.filter(|_| answer.status.is_redirection()).map(|l| url.join(l)) {
+            Some(Ok(next)) => url = next,
+            _ => return Ok(answer),
+        }
+    }
+    Err(Die::new("20 redirections exceeded."))
+}
+
+fn host_of(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or(host.to_string(), |port| format!("{host}:{port}"))
+}
+
+/// `GET /nodes/{node}/query-url-metadata`
+pub(crate) async fn query_url_metadata(call: &Call) -> Answer {
+    let url = call.params.text("url");
+    let check = call.params.get("verify-certificates") != Some("0");
+    let answer = get(&call.job.dc, url, "HEAD", check)
+        .await
+        .map_err(|die| Die::new(format!("invalid server response: '500 {}'", die.message)))?;
+    if !answer.status.is_success() {
+        return Err(Die::new(format!(
+            "invalid server response: '{} {}'",
+            answer.status.as_u16(),
+            answer.reason
+        )));
+    }
+    let header = |name: &str| answer.headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_string);
+    let mut data = json!({});
+    if let Some(size) = header("content-length").and_then(|l| l.parse::<u64>().ok()) {
+        data["size"] = json!(size);
+    }
+    if let Some(kind) = header("content-type") {
+        data["mimetype"] = json!(kind.split(';').next().unwrap_or_default().trim());
+    }
+    let named = header("content-disposition").and_then(|d| Some(d.split("filename=").nth(1)?.trim_matches('"').to_string()));
+    let last = Url::parse(url)
+        .ok()
+        .and_then(|u| u.path_segments().and_then(|mut s| s.next_back().map(str::to_string)));
+    if let Some(name) = named.or(last).filter(|n| !n.is_empty()) {
+        data["filename"] = json!(name);
+    }
+    Ok(data.into())
+}
