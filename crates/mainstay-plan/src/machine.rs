@@ -439,30 +439,25 @@ impl<'a> Course<'_, 'a> {
     }
 
     /// The restart of a machine whose turn has come, and what must precede it.
-    pub fn change_and_reboot(
-        &mut self,
-        turn: &Turn<'a>,
-        difference: &Difference,
-        staged: Option<StepId>,
-        after: Vec<StepId>,
-    ) -> StepId {
+    pub fn change_and_reboot(&mut self, turn: &Turn<'a>, staged: Option<StepId>, after: Vec<StepId>) -> StepId {
         let (wanted, owned) = (turn.wanted, &turn.owned);
-        let changed = if difference.changes.is_empty() {
-            None
-        } else {
-            let mark = Box::new(self.wanted_mark(wanted, owned));
-            let action = Action::MachineChange {
-                vm: owned.at(),
-                settings: difference.settings(),
-                mark,
-            };
-            let adding = self.step(wanted, action).because(difference.text()).impact(Impact::Live);
-            Some(adding.needs(after.iter().copied()).add())
-        };
-        let keys: Vec<&str> = difference.pending.iter().map(String::as_str).collect();
-        let why = match changed {
-            Some(_) => "takes effect at a restart".to_owned(),
-            None => format!("{}: written, but not in force until a restart", keys.join(", ")),
+        let difference = turn.difference.as_ref();
+        let changed = difference
+            .filter(|difference| !difference.changes.is_empty())
+            .map(|difference| {
+                let mark = Box::new(self.wanted_mark(wanted, owned));
+                let action = Action::MachineChange {
+                    vm: owned.at(),
+                    settings: difference.settings(),
+                    mark,
+                };
+                let adding = self.step(wanted, action).because(difference.text()).impact(Impact::Live);
+                adding.needs(after.iter().copied()).add()
+            });
+        let waiting = difference.map(|difference| difference.pending.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
+        let why = match waiting.filter(|keys| !keys.is_empty()) {
+            Some(keys) => format!("{keys}: written, but not in force until a restart"),
+            None => "takes effect at a restart".to_owned(),
         };
         let reboot = Action::MachineReboot {
             vm: owned.at(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use mainstay_spec::Cni;
+use talos_config::versions::Contract;
 
 use crate::cluster::{Brought, ConfigChange, Course, Turn};
 use crate::config;
@@ -223,8 +224,14 @@ impl<'a> Course<'_, 'a> {
                 return;
             }
         };
-        let Some(change) = config::compare(current, &wanted.config) else {
-            return;
+        let contract = Contract::of(&self.wish.versions.talos);
+        let change = match config::compare(current, &wanted.config, contract) {
+            Ok(Some(change)) => change,
+            Ok(None) => return,
+            Err(why) => {
+                self.hold(wanted, "configure", format!("its config cannot be compared: {why}"));
+                return;
+            }
         };
         let Some(owned) = self.survey.ours.get(wanted.name()) else {
             return;
@@ -287,9 +294,10 @@ impl<'a> Course<'_, 'a> {
     fn take_turn(&mut self, turn: &Turn<'a>, needs: Vec<StepId>, etcd: &Etcd, done: &mut Done<'a>) -> Option<StepId> {
         let wanted = turn.wanted;
         let configured = turn.config.as_ref().map(|change| self.reconfigure(turn, change, &needs));
-        let ended = match turn.difference.as_ref() {
-            Some(difference) => Some(self.change_and_reboot(turn, difference, configured, needs)),
-            None => configured,
+        let ended = if turn.difference.is_some() || turn.is_staged() {
+            Some(self.change_and_reboot(turn, configured, needs))
+        } else {
+            configured
         };
         match etcd {
             Etcd::Exists if turn.restarts() => Some(self.come_back(wanted, ended, done)),
@@ -497,7 +505,12 @@ impl<'a> Course<'_, 'a> {
 impl Turn<'_> {
     /// The machine goes down for a moment.
     fn restarts(&self) -> bool {
-        self.difference.is_some() || self.config.as_ref().is_some_and(|change| change.how == Apply::Reboot)
+        self.difference.is_some() || self.config.as_ref().is_some_and(|change| change.how != Apply::Live)
+    }
+
+    /// The config takes effect at a restart that the node does not do by itself.
+    fn is_staged(&self) -> bool {
+        self.config.as_ref().is_some_and(|change| change.how == Apply::Staged)
     }
 }
 

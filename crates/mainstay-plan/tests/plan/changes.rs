@@ -1,7 +1,7 @@
 //! The file changed, or somebody changed the machines.
 
 use expect_test::expect;
-use mainstay_plan::{Power, Seen};
+use mainstay_plan::{Config, Power, Seen};
 use mainstay_spec::Mib;
 
 use crate::world::{ONE, THREE_AND_TWO, settled};
@@ -277,31 +277,73 @@ fn a_version_left_out_means_what_runs() {
 fn a_changed_config_is_applied_where_it_changed() {
     let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, labels: { tier: gold }");
     expect![[r#"
-         1 talos.reconfigure prod-w-1 [reboot]: its config differs
-         2 node.await prod-w-1 <- 1: it restarted
-         3 talos.reconfigure prod-w-2 [reboot] <- 2: its config differs
-         4 node.await prod-w-2 <- 3: it restarted"#]]
+        1 talos.reconfigure prod-w-1 [live]: config differs at machine.nodeLabels.tier
+        2 talos.reconfigure prod-w-2 [live]: config differs at machine.nodeLabels.tier"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+}
+
+#[test]
+fn control_planes_take_a_new_config_one_by_one() {
+    let mut world = settled(THREE_AND_TWO).edit("disk: 40GiB", "disk: 40GiB, labels: { tier: gold }");
+    expect![[r#"
+        1 talos.reconfigure prod-cp-1 [live]: config differs at machine.nodeLabels.tier
+        2 talos.reconfigure prod-cp-2 [live] <- 1: config differs at machine.nodeLabels.tier
+        3 talos.reconfigure prod-cp-3 [live] <- 2: config differs at machine.nodeLabels.tier"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+}
+
+#[test]
+fn a_config_that_needs_a_reboot_gets_one() {
+    let old = THREE_AND_TWO.replace("pools:", "talos: { version: 1.13.9 }\npools:");
+    let mut world = settled(&old).edit("disk: 60GiB", "disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']");
+    expect![[r#"
+        1 talos.reconfigure prod-w-1 [reboot]: config differs at machine.env.HTTP_PROXY
+        2 node.await prod-w-1 <- 1: it restarted
+        3 talos.reconfigure prod-w-2 [reboot] <- 2: config differs at machine.env.HTTP_PROXY
+        4 node.await prod-w-2 <- 3: it restarted"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+}
+
+#[test]
+fn a_config_that_the_node_would_not_reboot_for_is_staged_and_the_machine_restarted() {
+    let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']");
+    expect![[r#"
+        1 talos.reconfigure prod-w-1 [live]: config differs at machine.env.HTTP_PROXY
+        2 machine.reboot prod-w-1 [reboot] <- 1: takes effect at a restart
+        3 node.await prod-w-1 <- 2: it restarted
+        4 talos.reconfigure prod-w-2 [live] <- 3: config differs at machine.env.HTTP_PROXY
+        5 machine.reboot prod-w-2 [reboot] <- 3 4: takes effect at a restart
+        6 node.await prod-w-2 <- 5: it restarted"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
 
 #[test]
 fn one_restart_serves_a_new_shape_and_a_new_config() {
-    let mut world = settled(THREE_AND_TWO).edit(
-        "cpu: 4, memory: 8GiB, disk: 60GiB",
-        "cpu: 8, memory: 8GiB, disk: 60GiB, labels: { tier: gold }",
-    );
+    let new = "cpu: 8, memory: 8GiB, disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']";
+    let mut world = settled(THREE_AND_TWO).edit("cpu: 4, memory: 8GiB, disk: 60GiB", new);
     expect![[r#"
-         1 talos.reconfigure prod-w-1 [live]: its config differs
-         2 machine.change prod-w-1 cores [live]: cpu 4 -> 8
-         3 machine.reboot prod-w-1 [reboot] <- 1 2: takes effect at a restart
-         4 node.await prod-w-1 <- 3: it restarted
-         5 talos.reconfigure prod-w-2 [live] <- 4: its config differs
-         6 machine.change prod-w-2 cores [live] <- 4: cpu 4 -> 8
-         7 machine.reboot prod-w-2 [reboot] <- 4 5 6: takes effect at a restart
-         8 node.await prod-w-2 <- 7: it restarted"#]]
+        1 talos.reconfigure prod-w-1 [live]: config differs at machine.env.HTTP_PROXY
+        2 machine.change prod-w-1 cores [live]: cpu 4 -> 8
+        3 machine.reboot prod-w-1 [reboot] <- 1 2: takes effect at a restart
+        4 node.await prod-w-1 <- 3: it restarted
+        5 talos.reconfigure prod-w-2 [live] <- 4: config differs at machine.env.HTTP_PROXY
+        6 machine.change prod-w-2 cores [live] <- 4: cpu 4 -> 8
+        7 machine.reboot prod-w-2 [reboot] <- 4 5 6: takes effect at a restart
+        8 node.await prod-w-2 <- 7: it restarted"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
+}
+
+#[test]
+fn a_config_that_this_version_cannot_read_is_left_alone_and_not_quoted() {
+    let mut world = settled(ONE);
+    world.guest("lab-cp-1").config = Some(Config::new("version: v1alpha1\nsecret: hunter2\n"));
+    expect![". configure lab-cp-1 held: its config cannot be compared: it is not a config of Talos 1.14"]
+        .assert_eq(&world.plan().render());
 }
 
 #[test]

@@ -100,15 +100,15 @@ fn a_claim_of_a_vmid_that_somebody_has() {
 fn a_step_on_a_stranger_and_one_on_nobody() {
     let world = settled(ONE).changed(|world| world.stranger(512, "accounting"));
     let said = broken(&world, |plan| {
-        push(plan, "accounting", Action::MachineStop { vm: at("pve2", 512) })
+        push(plan, "accounting", Action::MachineStop { vm: at("pve2", 512) });
     });
     assert!(said.contains("acts on vm 512 on pve2, which is not ours"), "{said}");
     let said = broken(&world, |plan| {
-        push(plan, "lab-cp-1", Action::MachineStart { vm: at("pve2", 777) })
+        push(plan, "lab-cp-1", Action::MachineStart { vm: at("pve2", 777) });
     });
     assert!(said.contains("acts on vm 777 on pve2, which nobody claimed"), "{said}");
     let said = broken(&world, |plan| {
-        push(plan, "other", Action::MachineStart { vm: at("pve1", 2001) })
+        push(plan, "other", Action::MachineStart { vm: at("pve1", 2001) });
     });
     assert!(said.contains("acts on vm 2001 on pve1, which is lab-cp-1"), "{said}");
 }
@@ -124,7 +124,7 @@ fn a_step_on_a_machine_that_lost_its_marks() {
                 vm: at("pve1", 2001),
                 address: [10, 10, 0, 11].into(),
             },
-        )
+        );
     });
     assert!(said.contains("before its marks are put back"), "{said}");
 }

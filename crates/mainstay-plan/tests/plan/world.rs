@@ -151,8 +151,33 @@ impl World {
         let versions = resolve(&spec, self.cluster_id.and_then(|id| running(&observed, id)).as_ref()).unwrap();
         let configs = spec.machines.iter().map(|machine| {
             // What a generated config depends on, as far as this world cares.
-            let patches: Vec<&str> = machine.patches.iter().map(|patch| &*patch.text).collect();
-            let text = format!("{} {} {:?} {:?}", machine.name, versions.kubernetes, machine.labels, patches);
+            let kind = if machine.role == mainstay_spec::Role::Worker {
+                "worker"
+            } else {
+                "controlplane"
+            };
+            let labels: String = machine
+                .labels
+                .iter()
+                .map(|(key, value)| format!("    {key}: {value}\n"))
+                .collect();
+            let labels = if labels.is_empty() {
+                labels
+            } else {
+                format!("  nodeLabels:\n{labels}")
+            };
+            let taints: String = machine
+                .taints
+                .iter()
+                .map(|taint| format!("    {}: {}\n", taint.key, taint.value))
+                .collect();
+            // Not what taints are for, but a key that needs a reboot.
+            let taints = if taints.is_empty() {
+                taints
+            } else {
+                format!("  env:\n{taints}")
+            };
+            let text = format!("version: v1alpha1\nmachine:\n  type: {kind}\n{labels}{taints}cluster:\n  clusterName: prod\n");
             (machine.name.to_string(), Config::new(text))
         });
         let image = Image {
