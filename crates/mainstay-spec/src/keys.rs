@@ -2,8 +2,8 @@
 
 use crate::fault::Wrong;
 use crate::naming::{
-    BRIDGE, CLUSTER_NAME, CPU_TYPE, DISK_NAME, EXTENSION, HOST_NAME, MACHINE_NAME, Naming, PATH, POOL_NAME, RESOURCE_POOL,
-    STORAGE_ID, TAG, TEXT,
+    BRIDGE, CLUSTER_NAME, CPU_TYPE, DISK_NAME, EXTENSION, HOST_NAME, KUBERNETES_NAME, MACHINE_NAME, Naming, PATH, POOL_NAME,
+    RESOURCE_POOL, STORAGE_ID, TAG, TEXT,
 };
 use crate::value;
 
@@ -312,7 +312,7 @@ pub(crate) static FILE: Section = Section {
         key("machines", Kind::Named(&MACHINE_NAME, &MACHINE), "Exceptions for single machines, by machine name."),
         key("arch", Kind::Choice(&[now("amd64"), later("arm64")]), "The processor architecture.").default("amd64"),
         key("tailscale", Kind::Section(&TAILSCALE), "Tailscale or Headscale on every machine.").later(),
-        key("addons", Kind::Section(&ADDONS), "What is installed on the cluster by name.").later(),
+        key("addons", Kind::Section(&ADDONS), "What is installed on the cluster by name: cilium, proxmox-ccm, proxmox-csi, talos-ccm, metrics-server, prometheus-crds, gateway-api, longhorn, cert-manager, traefik, flux, argocd.").later(),
         key("charts", Kind::List(&Kind::Section(&CHART)), "Helm charts installed at bootstrap.").later(),
         key("manifests", Kind::List(&Kind::Name(&TEXT)), "Manifests applied at bootstrap: files or URLs.").later(),
         key("ha", Kind::Either(&Kind::Flag, &Kind::Anything), "PVE HA resources and affinity rules.").later(),
@@ -714,7 +714,7 @@ static ADDONS: Section = Section {
 static ADDON_SECTION: Section = Section {
     keys: &[
         key("version", Kind::Word(&VERSION), "Chart version."),
-        key("namespace", Kind::Name(&POOL_NAME), "Namespace."),
+        key("namespace", Kind::Name(&KUBERNETES_NAME), "Namespace."),
         key("values", Kind::Anything, "Helm values."),
     ],
 };
@@ -731,11 +731,11 @@ static GITOPS: Section = Section {
 
 static CHART: Section = Section {
     keys: &[
-        key("name", Kind::Name(&POOL_NAME), "Release name.").required(),
+        key("name", Kind::Name(&KUBERNETES_NAME), "Release name.").required(),
         key("chart", Kind::Name(&TEXT), "`oci://…`, or the chart's name in `repo`.").required(),
         key("repo", Kind::Word(&HTTPS), "Chart repository."),
         key("version", Kind::Word(&VERSION), "Chart version."),
-        key("namespace", Kind::Name(&POOL_NAME), "Namespace.").default("default"),
+        key("namespace", Kind::Name(&KUBERNETES_NAME), "Namespace.").default("default"),
         key("values", Kind::Anything, "Helm values."),
     ],
 };

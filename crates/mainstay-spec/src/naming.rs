@@ -91,6 +91,15 @@ pub(crate) static MACHINE_NAME: Naming = Naming {
     example: "homelab-worker-1",
 };
 
+pub(crate) static KUBERNETES_NAME: Naming = Naming {
+    what: "a Kubernetes name",
+    pattern: "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$",
+    fits: |text| is_lower_label(text, 63),
+    mend: dashed,
+    rule: "Kubernetes takes DNS labels: lower-case letters, digits and dashes, a letter first, at most 63 characters",
+    example: "monitoring",
+};
+
 pub(crate) static HOST_NAME: Naming = Naming {
     what: "a host name",
     pattern: "^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$",

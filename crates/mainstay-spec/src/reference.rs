@@ -45,21 +45,21 @@ These are read, checked and refused by name, never ignored.
 /// Markdown.
 pub fn page() -> String {
     let (mut now, mut later) = (String::new(), String::new());
-    let mut later_prefix: Option<String> = None;
+    let mut skip: Option<String> = None;
     keys::walk(&FILE, "", &mut |path, key| {
-        let inside = later_prefix.as_deref().is_some_and(|prefix| path.starts_with(prefix));
+        // What is inside a later section says little before the section itself does something.
+        let inside = |outer: &str| path.strip_prefix(outer).is_some_and(|rest| rest.starts_with(['.', '[']));
         match key.when {
+            _ if skip.as_deref().is_some_and(inside) => {}
             When::Never { .. } => {}
-            When::Now if !inside => now.push_str(&row(path, key)),
-            When::Now | When::Later => {
+            When::Now => now.push_str(&row(path, key)),
+            When::Later => {
                 later.push_str(&format!(
                     "| `{path}` | {} | {} |\n",
                     cell(&expectation(&key.kind)),
                     cell(key.doc)
                 ));
-                if !inside {
-                    later_prefix = Some(format!("{path}."));
-                }
+                skip = Some(path.to_owned());
             }
         }
     });

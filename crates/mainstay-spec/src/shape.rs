@@ -107,13 +107,12 @@ impl Shape<'_> {
             Kind::Named(naming, section) if node.sort() == Sort::Map => self.named(node, naming, section),
             Kind::Labels if node.sort() == Sort::Map => self.labels(node),
             Kind::Section(_) | Kind::Named(..) | Kind::Labels => self.faults.push(wrong_kind(node, kind, place)),
-            Kind::Either(one, other) => {
-                let kind = [one, other].into_iter().find(|kind| fits(node.sort(), kind));
-                match kind {
-                    Some(kind) => self.value(node, kind, place),
-                    None => self.faults.push(wrong_kind(node, kind.unwrap_or(one), place)),
-                }
-            }
+            Kind::Either(one, other) => match [one, other].into_iter().find(|either| fits(node.sort(), either)) {
+                Some(either) => self.value(node, either, place),
+                // A bare number where a size belongs is a mistake in the size.
+                None if node.text().is_some() => self.value(node, one, place),
+                None => self.faults.push(wrong_kind(node, kind, place)),
+            },
         }
     }
 
@@ -298,7 +297,7 @@ pub(crate) fn expectation(kind: &Kind) -> String {
         Kind::Name(naming) if naming.example.is_empty() => naming.what.to_owned(),
         Kind::Name(naming) => format!("{} like {}", naming.what, naming.example),
         Kind::Choice(choices) => list_of(choices),
-        Kind::List(item) => format!("a list, each of it {}", expectation(item)),
+        Kind::List(item) => format!("a list, each item {}", expectation(item)),
         Kind::Section(section) => section_with(section),
         Kind::Named(naming, _) => format!(
             "a section for each {}, like `{}:`",
@@ -307,7 +306,7 @@ pub(crate) fn expectation(kind: &Kind) -> String {
         ),
         Kind::Labels => "keys and values of labels".to_owned(),
         Kind::Either(one, other) => format!("{}, or {}", expectation(one), expectation(other)),
-        Kind::Anything => "anything".to_owned(),
+        Kind::Anything => "settings of its own".to_owned(),
     }
 }
 
