@@ -66,6 +66,10 @@ pub enum Problem {
         errors: Vec<(usize, String)>,
         wording: Wording,
     },
+    /// From Talos 1.14: items of lists and mappings that are null.
+    Nulls {
+        places: Vec<(usize, String)>,
+    },
     UnknownKeys {
         keys: Vec<(usize, String)>,
         shown: String,
@@ -100,7 +104,9 @@ impl Wording {
 impl Problem {
     fn line(&self) -> Option<usize> {
         match self {
-            Self::Values { errors: found, .. } | Self::UnknownKeys { keys: found, .. } => found.first().map(|(line, _)| *line),
+            Self::Values { errors: found, .. } | Self::UnknownKeys { keys: found, .. } | Self::Nulls { places: found } => {
+                found.first().map(|(line, _)| *line)
+            }
             Self::MissingKind | Self::MissingApiVersion | Self::UnknownKind { .. } => None,
         }
     }
@@ -124,6 +130,10 @@ impl fmt::Display for Problem {
                     Wording::ConstructInline => write!(f, " {}", lines.collect::<Vec<_>>().join("; ")),
                     Wording::Unmarshal | Wording::Construct => lines.into_iter().try_for_each(|line| write!(f, "\n  {line}")),
                 }
+            }
+            Self::Nulls { places } => {
+                let text = |(line, path): &(usize, String)| format!("null value is not allowed at {path:?} (line {line})");
+                f.write_str(&places.iter().map(text).collect::<Vec<_>>().join("\n"))
             }
             Self::UnknownKeys { shown, .. } => write!(f, "unknown keys found during decoding:\n{shown}"),
         }
@@ -250,6 +260,13 @@ impl Decoder {
                 wording,
             });
         }
+        let mut places = Vec::new();
+        if schema.contract >= Contract::new(1, 14) {
+            find_nulls(root, &Type::Struct(type_name), "", schema, &mut places);
+        }
+        if !places.is_empty() {
+            return Err(Problem::Nulls { places });
+        }
         let mut unknown = Unknown {
             schema,
             keys: Vec::new(),
@@ -297,7 +314,7 @@ impl Decoder {
             Type::List(item, _) => self.list(node, item, kind),
             Type::Map(value) => self.map(node, value, kind),
             Type::Arguments => self.map(node, &Type::Argument, kind),
-            Type::Pem(fields) => self.pem(node, fields),
+            Type::Pem(fields) => self.pem(node, fields, kind),
             Type::Object if node.as_map().is_none() => self.mismatch(node, kind),
             Type::Object | Type::Any => Some(plain(node)),
             Type::Argument if node.as_list().is_some() => self.list(node, &Type::Text, kind),
@@ -341,9 +358,9 @@ impl Decoder {
     }
 
     /// All fields are always there: a pair given without its key has an empty key.
-    fn pem(&mut self, node: &Node, fields: &[&str]) -> Option<Node> {
+    fn pem(&mut self, node: &Node, fields: &[&str], kind: &Type) -> Option<Node> {
         let Some(entries) = node.as_map() else {
-            return self.mismatch(node, &Type::Object);
+            return self.mismatch(node, kind);
         };
         let mut decoded = Map::new();
         for field in fields {
@@ -495,6 +512,40 @@ fn sorted(node: &Node) -> Node {
     Node::at(node.line, value)
 }
 
+fn find_nulls(node: &Node, kind: &Type, path: &str, schema: Schema, found: &mut Vec<(usize, String)>) {
+    let below = |key: &str| {
+        if path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{path}.{key}")
+        }
+    };
+    let mut item = |value: &Node, kind: &Type, path: String| {
+        if value.is_null() && matches!(kind, Type::Optional(_)) {
+            found.push((value.line, path));
+        } else {
+            find_nulls(value, kind, &path, schema, found);
+        }
+    };
+    match (kind.inner(), &node.value) {
+        (Type::Struct(name), Value::Map(entries)) => {
+            for (key, value) in entries {
+                if let Some(field) = schema.field(name, key) {
+                    find_nulls(value, &field.kind, &below(key), schema, found);
+                }
+            }
+        }
+        (Type::Map(inner), Value::Map(entries)) => entries.iter().for_each(|(key, value)| item(value, inner, below(key))),
+        (Type::List(inner, _), Value::List(items)) => {
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(index, value)| item(value, inner, format!("{path}[{index}]")));
+        }
+        _ => {}
+    }
+}
+
 /// Finds the part of a tree that its type does not know.
 struct Unknown {
     schema: Schema,
@@ -539,7 +590,7 @@ impl Unknown {
     }
 
     fn note(&mut self, value: &Node, path: String) -> Node {
-        self.keys.push((value.line, path));
+        self.keys.push((value.key_line, path));
         value.clone()
     }
 }

@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::schema::{IntRange, Schema, Type};
+use crate::secret_paths::MASK;
 use crate::yaml::{Scalar, ScalarKind};
 
 /// `Err(None)` means: not of this type at all.
@@ -18,10 +19,8 @@ pub fn decode(scalar: &Scalar, kind: &Type, schema: Schema) -> Result<Scalar, Op
             .then(|| canonical(scalar))
             .ok_or(None),
         Type::Duration => duration(scalar).map(Scalar::text).ok_or(None),
-        Type::FileMode | Type::DiskSize => Ok(Scalar {
-            text: text.to_owned(),
-            kind: scalar.kind,
-        }),
+        Type::FileMode => file_mode(scalar),
+        Type::DiskSize => disk_size(text),
         Type::Enum(name) => word(text, name, schema).map(Scalar::text).map_err(Some),
         Type::Prefix if !text.is_empty() => prefix(text).map(|()| Scalar::text(text)).map_err(Some),
         Type::Address if !text.is_empty() => address(text).map(|found| Scalar::text(found.to_string())).map_err(Some),
@@ -30,7 +29,11 @@ pub fn decode(scalar: &Scalar, kind: &Type, schema: Schema) -> Result<Scalar, Op
         Type::Mac => mac(text).map(Scalar::text).map_err(Some),
         Type::Base64 => base64_text(text).map_err(Some),
         Type::ByteSize => byte_size(text).map(|()| Scalar::text(text)).map_err(Some),
-        Type::DiskClass => disk_class(text).map(Scalar::text).map_err(Some),
+        Type::DiskSizeMatch => size_condition(text).map(|()| Scalar::text(text)).map_err(Some),
+        Type::Size if text.contains('%') => percentage(text).map(|()| Scalar::text(text)).map_err(Some),
+        Type::Size => byte_size(text.trim_start_matches('-'))
+            .map(|()| Scalar::text(text))
+            .map_err(Some),
         Type::PortRange => port_range(text)
             .map(|()| Scalar {
                 text: text.to_owned(),
@@ -47,7 +50,23 @@ pub fn canonical(scalar: &Scalar) -> Scalar {
         ScalarKind::Int => scalar.as_int().map_or_else(|| scalar.clone(), Scalar::int),
         ScalarKind::Bool => scalar.as_bool().map_or_else(|| scalar.clone(), Scalar::bool),
         ScalarKind::Null => Scalar::null(),
-        ScalarKind::Float | ScalarKind::Timestamp | ScalarKind::Text => scalar.clone(),
+        ScalarKind::Float => canonical_float(scalar),
+        // A date alone means its midnight.
+        ScalarKind::Timestamp if scalar.text.len() == 10 => Scalar {
+            text: format!("{}T00:00:00Z", scalar.text),
+            kind: scalar.kind,
+        },
+        ScalarKind::Timestamp | ScalarKind::Text => scalar.clone(),
+    }
+}
+
+fn canonical_float(scalar: &Scalar) -> Scalar {
+    match scalar.text.replace('_', "").parse::<f64>() {
+        Ok(number) if number.is_finite() => Scalar {
+            text: number.to_string(),
+            kind: ScalarKind::Float,
+        },
+        _ => scalar.clone(),
     }
 }
 
@@ -272,6 +291,65 @@ fn base64_text(text: &str) -> Result<Scalar, String> {
     Err(format!("illegal base64 data at input byte {at}"))
 }
 
+/// A WireGuard key. Upstream quotes a wrong one; we do not.
+pub fn wireguard_key(text: &str) -> Result<(), String> {
+    base64_text(text)?;
+    let length = STANDARD.decode(text).map(|bytes| bytes.len()).unwrap_or_default();
+    let shown = if text.is_empty() { "" } else { MASK };
+    if length == 32 {
+        Ok(())
+    } else {
+        Err(format!("wrong key {shown:?} length: {length}"))
+    }
+}
+
+/// Written back as the octal number that people know.
+fn file_mode(scalar: &Scalar) -> Result<Scalar, Option<String>> {
+    let mode = scalar.as_int().and_then(|mode| u32::try_from(mode).ok()).ok_or(None)?;
+    Ok(Scalar {
+        text: format!("0o{mode:o}"),
+        kind: ScalarKind::Int,
+    })
+}
+
+/// Bytes, written back as a round number of units where that loses nothing: `10GB` becomes `10 GB`.
+fn disk_size(text: &str) -> Result<Scalar, Option<String>> {
+    byte_size(text).map_err(Some)?;
+    let bytes = bytes_of(text).unwrap_or_default();
+    let units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    let power = (0..units.len())
+        .rev()
+        .find(|power| bytes >= thousands(*power))
+        .unwrap_or_default();
+    let scale = thousands(power);
+    let tenths = bytes * 10 / scale;
+    let is_exact = bytes.is_multiple_of(1000) && tenths * scale == bytes * 10 && (tenths.is_multiple_of(10) || tenths < 100);
+    Ok(match (is_exact, tenths) {
+        (false, _) => Scalar::int(i128::try_from(bytes).unwrap_or_default()),
+        (true, ..100) if power > 0 => Scalar::text(format!("{}.{} {}", tenths / 10, tenths % 10, units[power])),
+        (true, _) => Scalar::text(format!("{} {}", tenths / 10, units[power])),
+    })
+}
+
+fn thousands(power: usize) -> u128 {
+    (0..power).fold(1, |product, _| product * 1000)
+}
+
+/// The number of bytes that a size such as `10GiB` means.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes of disks are far below 2^53"
+)]
+pub fn bytes_of(size: &str) -> Option<u128> {
+    let split = size.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(size.len());
+    let number: f64 = size[..split].parse().ok()?;
+    let unit = size[split..].trim().to_ascii_lowercase();
+    let power = "bkmgtpe".find(unit.chars().next().unwrap_or('b'))?;
+    let base: f64 = if unit.contains('i') { 1024.0 } else { 1000.0 };
+    Some((number * base.powi(i32::try_from(power).ok()?)) as u128)
+}
+
 fn byte_size(text: &str) -> Result<(), String> {
     let split = text
         .find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | ',' | '+' | '-'))
@@ -291,10 +369,22 @@ fn byte_size(text: &str) -> Result<(), String> {
     }
 }
 
-fn disk_class(text: &str) -> Result<String, String> {
-    match text.to_lowercase().as_str() {
-        known @ ("ssd" | "hdd" | "nvme" | "sd") => Ok(known.to_owned()),
-        _ => Err(format!("unknown install disk type {text:?}")),
+/// `>= 10GB`
+fn size_condition(text: &str) -> Result<(), String> {
+    let size = text.trim_start_matches(['<', '>', '=']).trim();
+    byte_size(size).map_err(|problem| format!("failed to parse disk size {size}: {problem}"))
+}
+
+fn percentage(text: &str) -> Result<(), String> {
+    let Some(number) = text.trim_start_matches('-').strip_suffix('%') else {
+        return Err("percentage must end with '%'".to_owned());
+    };
+    match number.parse::<f64>() {
+        Ok(value) if (0.0..=100.0).contains(&value) => Ok(()),
+        Ok(value) => Err(format!("percentage must be between 0 and 100, got {value}")),
+        Err(_) => Err(format!(
+            "invalid percentage value: strconv.ParseFloat: parsing {number:?}: invalid syntax"
+        )),
     }
 }
 

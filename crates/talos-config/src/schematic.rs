@@ -325,7 +325,7 @@ impl<'a> Section<'a> {
         let error = |line, problem| Err(SchematicError { line, problem });
         match &node.value {
             Value::Map(entries) => match entries.iter().find(|(key, _)| !known.contains(&key.as_str())) {
-                Some((key, value)) => error(value.line, format!("field {key} not found in type {type_name}")),
+                Some((key, value)) => error(value.key_line, format!("field {key} not found in type {type_name}")),
                 None => Ok(Self { node }),
             },
             Value::Scalar(_) if node.is_null() => Ok(Self { node }),

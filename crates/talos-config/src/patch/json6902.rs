@@ -2,6 +2,7 @@
 
 use super::PatchProblem;
 use crate::config::Config;
+use crate::decode::ConfigError;
 use crate::versions::Contract;
 use crate::yaml::{self, Node, Value};
 
@@ -22,7 +23,11 @@ enum Kind {
 }
 
 pub fn parse(list: &Node) -> Result<Vec<Operation>, PatchProblem> {
-    list.as_list().unwrap_or_default().iter().map(operation).collect()
+    let items = list.as_list().unwrap_or_default();
+    if items.iter().any(|item| item.as_map().is_none()) {
+        return Err(ConfigError::NotMapping { line: list.line }.into());
+    }
+    items.iter().map(operation).collect()
 }
 
 fn operation(node: &Node) -> Result<Operation, PatchProblem> {
@@ -37,7 +42,7 @@ fn operation(node: &Node) -> Result<Operation, PatchProblem> {
         "move" => Kind::Move(pointer("from")?),
         "copy" => Kind::Copy(pointer("from")?),
         "test" => Kind::Test(value()?),
-        other => return Err(PatchProblem::Json(format!("Unexpected kind: {other}"))),
+        other => return Err(problem(format!("Unexpected kind: {other}"))),
     };
     Ok(Operation {
         kind,
@@ -69,42 +74,58 @@ pub fn apply(config: &mut Config, operations: &[Operation], contract: Contract) 
 impl Operation {
     fn apply(&self, root: &mut Node) -> Result<(), PatchProblem> {
         match &self.kind {
-            Kind::Add(value) => self.add(root, value.clone()),
-            Kind::Remove => take(root, &self.path).map(|_| ()).ok_or_else(|| self.missing()),
-            Kind::Replace(value) => {
-                let target = find(root, &self.path).ok_or_else(|| self.missing())?;
-                *target = value.clone();
-                Ok(())
-            }
+            Kind::Add(value) => self.put(root, value.clone(), "add"),
+            Kind::Remove => take(root, &self.path)
+                .map(|_| ())
+                .map_err(|missing| self.missing("remove", &self.path, missing)),
+            Kind::Replace(value) => match find(root, &self.path) {
+                Some(target) => {
+                    *target = value.clone();
+                    Ok(())
+                }
+                // A key that is not there is set, as upstream does against the standard.
+                None => self.put(root, value.clone(), "replace"),
+            },
             Kind::Move(from) => {
-                let value = take(root, from).ok_or_else(|| self.missing())?;
-                self.add(root, value)
+                let value = take(root, from).map_err(|missing| self.missing("move", from, missing))?;
+                self.put(root, value, "move")
             }
             Kind::Copy(from) => {
-                let value = find(root, from).ok_or_else(|| self.missing())?.clone();
-                self.add(root, value)
+                let value = find(root, from).map(|found| found.clone());
+                self.put(
+                    root,
+                    value.ok_or_else(|| self.missing("copy", from, Missing::Parent))?,
+                    "copy",
+                )
             }
             Kind::Test(expected) => {
                 let same = find(root, &self.path).is_some_and(|found| found == expected);
                 if same {
                     Ok(())
                 } else {
-                    Err(PatchProblem::Json(format!("testing value /{} failed", self.path.join("/"))))
+                    Err(problem(format!("testing value {} failed: test failed", pointer(&self.path))))
                 }
             }
         }
     }
 
-    fn missing(&self) -> PatchProblem {
-        PatchProblem::Json(format!("doc is missing path: \"/{}\": missing value", self.path.join("/")))
+    fn missing(&self, verb: &str, path: &[String], missing: Missing) -> PatchProblem {
+        let (path, key) = (pointer(path), path.last().map(String::as_str).unwrap_or_default());
+        problem(match missing {
+            Missing::Parent => format!("{verb} operation does not apply: doc is missing path: {path:?}: missing value"),
+            Missing::Key => format!("error in {verb} for path: '{path}': Unable to remove nonexistent key: {key}: missing value"),
+            Missing::Index => {
+                format!("error in {verb} for path: '{path}': Unable to access invalid index: {key}: invalid index referenced")
+            }
+        })
     }
 
-    fn add(&self, root: &mut Node, value: Node) -> Result<(), PatchProblem> {
+    fn put(&self, root: &mut Node, value: Node, verb: &str) -> Result<(), PatchProblem> {
         let Some((last, parents)) = self.path.split_last() else {
             *root = value;
             return Ok(());
         };
-        let parent = find(root, parents).ok_or_else(|| self.missing())?;
+        let parent = find(root, parents).ok_or_else(|| self.missing(verb, &self.path, Missing::Parent))?;
         match &mut parent.value {
             Value::Map(entries) => {
                 entries.insert(last.clone(), value);
@@ -112,15 +133,28 @@ impl Operation {
             }
             Value::List(items) => {
                 let position = if last == "-" { Some(items.len()) } else { last.parse().ok() };
-                let position = position
-                    .filter(|position| *position <= items.len())
-                    .ok_or_else(|| self.missing())?;
-                items.insert(position, value);
+                let position = position.filter(|position| *position <= items.len());
+                items.insert(position.ok_or_else(|| self.missing(verb, &self.path, Missing::Index))?, value);
                 Ok(())
             }
-            Value::Scalar(_) => Err(self.missing()),
+            Value::Scalar(_) => Err(self.missing(verb, &self.path, Missing::Parent)),
         }
     }
+}
+
+/// What was not there.
+enum Missing {
+    Parent,
+    Key,
+    Index,
+}
+
+fn problem(text: String) -> PatchProblem {
+    PatchProblem::Json(format!("failure applying rfc6902 patches to talos machine config: {text}"))
+}
+
+fn pointer(path: &[String]) -> String {
+    format!("/{}", path.join("/"))
 }
 
 fn find<'a>(root: &'a mut Node, path: &[String]) -> Option<&'a mut Node> {
@@ -131,14 +165,18 @@ fn find<'a>(root: &'a mut Node, path: &[String]) -> Option<&'a mut Node> {
     })
 }
 
-fn take(root: &mut Node, path: &[String]) -> Option<Node> {
-    let (last, parents) = path.split_last()?;
-    match &mut find(root, parents)?.value {
-        Value::Map(entries) => entries.shift_remove(last),
+fn take(root: &mut Node, path: &[String]) -> Result<Node, Missing> {
+    let (last, parents) = path.split_last().ok_or(Missing::Parent)?;
+    match &mut find(root, parents).ok_or(Missing::Parent)?.value {
+        Value::Map(entries) => entries.shift_remove(last).ok_or(Missing::Key),
         Value::List(items) => {
-            let position = last.parse().ok().filter(|position| *position < items.len())?;
-            Some(items.remove(position))
+            let position = last
+                .parse()
+                .ok()
+                .filter(|position| *position < items.len())
+                .ok_or(Missing::Index)?;
+            Ok(items.remove(position))
         }
-        Value::Scalar(_) => None,
+        Value::Scalar(_) => Err(Missing::Parent),
     }
 }

@@ -42,7 +42,30 @@ impl Merge {
                 Some(existing) => self.value(existing, value, &field.kind, &below)?,
             }
         }
+        self.forget_unsaid(entries, patch, name);
         Ok(())
+    }
+
+    /// Byte sizes and selectors are replaced even by their absence, here as upstream: a patch of a volume must repeat its
+    /// `minSize` and its disk selector.
+    fn forget_unsaid(&self, entries: &mut Map, patch: &Map, name: &str) {
+        for field in self.schema.fields(name).filter(|field| !patch.contains_key(field.name)) {
+            match (&field.kind, entries.get_mut(field.name)) {
+                (Type::ByteSize | Type::Cel, Some(_)) => {
+                    entries.shift_remove(field.name);
+                }
+                (
+                    Type::Struct(inner),
+                    Some(Node {
+                        value: Value::Map(below),
+                        ..
+                    }),
+                ) => {
+                    self.forget_unsaid(below, &Map::new(), inner);
+                }
+                _ => {}
+            }
+        }
     }
 
     fn value(&self, left: &mut Node, right: &Node, kind: &Type, path: &str) -> Result<(), Failure> {
@@ -67,6 +90,8 @@ impl Merge {
                 Ok(())
             }
             Type::Object => self.free(left, right, path),
+            // Upstream keeps both and writes the bytes.
+            Type::Size if is_relative(right) && !is_relative(left) => Ok(()),
             Type::Pem(_) | Type::Bool => {
                 *left = right.clone();
                 Ok(())
@@ -170,6 +195,10 @@ fn matching<'a>(items: &'a mut [Node], value: &Node, merge: ListMerge) -> Option
     };
     let position = keys.iter().find_map(|key| items.iter().position(|item| same(key, item)))?;
     items.get_mut(position)
+}
+
+fn is_relative(size: &Node) -> bool {
+    size.as_str().is_some_and(|size| size.contains('%'))
 }
 
 fn is_scalar(kind: &Type) -> bool {

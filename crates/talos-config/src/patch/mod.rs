@@ -192,10 +192,15 @@ impl Config {
     /// Applies patches in the order given: the cluster's, then the pool's, then the machine's.
     pub fn patched<'a>(&self, patches: impl IntoIterator<Item = &'a Patch>, contract: Contract) -> Result<Self, PatchError> {
         let mut config = self.clone();
+        let mut is_canonical = false;
         for patch in patches {
             patch.apply(&mut config)?;
+            // Operations on text leave the text as it is.
+            is_canonical = matches!(patch.content, Content::Json(_));
         }
-        config.make_canonical(contract);
+        if !is_canonical {
+            config.make_canonical(contract);
+        }
         Ok(config)
     }
 

@@ -27,7 +27,6 @@ pub enum Type {
     Base64,
     DiskSize,
     DiskSizeMatch,
-    DiskClass,
     FileMode,
     PortRange,
     /// A text or a list of texts.
@@ -222,7 +221,7 @@ impl Type {
 
     fn named(text: &'static str) -> Self {
         match text {
-            "string" => Self::Text,
+            "string" | "disktype" => Self::Text,
             "bool" => Self::Bool,
             "float64" => Self::Float,
             "duration" => Self::Duration,
@@ -237,7 +236,6 @@ impl Type {
             "base64" => Self::Base64,
             "disksize" => Self::DiskSize,
             "disksizematch" => Self::DiskSizeMatch,
-            "disktype" => Self::DiskClass,
             "filemode" => Self::FileMode,
             "portrange" => Self::PortRange,
             "arg" => Self::Argument,
@@ -274,9 +272,19 @@ impl Type {
             Self::List(item, _) => format!("[]{}", item.go_name()),
             Self::Map(value) => format!("map[string]{}", value.go_name()),
             Self::Enum(name) => (*name).to_owned(),
+            Self::Pem(fields) => pem_name(fields),
             _ => "string".to_owned(),
         }
     }
+}
+
+/// The anonymous type through which certificates are read.
+fn pem_name(fields: &[&str]) -> String {
+    let field = |field: &&str| {
+        let (first, rest) = field.split_at(1);
+        format!(r#"{}{rest} string "yaml:\"{field}\"""#, first.to_uppercase())
+    };
+    format!("struct {{ {} }}", fields.iter().map(field).collect::<Vec<_>>().join("; "))
 }
 
 impl IntRange {

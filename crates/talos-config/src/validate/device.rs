@@ -2,9 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-
 use super::Look;
 use crate::scalars;
 use crate::yaml::Node;
@@ -62,7 +59,11 @@ fn check_identity(device: &Node, errors: &mut Vec<String>) {
         (false, true) => errors.push(format!("{both}: {EXCLUSIVE}")),
         (true, true) | (false, false) => {}
     }
-    if selector.is_some_and(|selector| selector.as_map().is_some_and(|fields| fields.values().all(Node::is_zero))) {
+    if selector.is_some_and(|selector| {
+        selector
+            .as_map()
+            .is_some_and(|fields| fields.iter().all(|(key, value)| key != "physical" && value.is_zero()))
+    }) {
         errors.push("[networking.os.device.deviceSelector]: config section should contain at least one field".to_owned());
     }
     if let Some(bond) = device.at_path("bond") {
@@ -74,7 +75,6 @@ fn check_identity(device: &Node, errors: &mut Vec<String>) {
     check_vlans(device, errors);
 }
 
-/// Texts that select a mode, the values they may have, and how a wrong one is called.
 const BOND_MODES: [&str; 7] = [
     "balance-rr",
     "active-backup",
@@ -85,11 +85,38 @@ const BOND_MODES: [&str; 7] = [
     "balance-alb",
 ];
 
+/// A key, what its value is called, and which values there are.
+type WordField = (&'static str, &'static str, &'static [&'static str]);
+
+const BOND_WORDS: [WordField; 7] = [
+    (
+        "xmitHashPolicy",
+        "xmit hash policy",
+        &["layer2", "layer3+4", "layer2+3", "encap2+3", "encap3+4"],
+    ),
+    ("lacpRate", "lacp rate", &["slow", "fast"]),
+    (
+        "arpValidate",
+        "arp_validate mode",
+        &["none", "active", "backup", "all", "filter", "filter-active", "filter-backup"],
+    ),
+    ("arpAllTargets", "arp_all_targets mode", &["any", "all"]),
+    ("primaryReselect", "primary_reselect mode", &["always", "better", "failure"]),
+    ("failOverMac", "fail_over_mac value", &["none", "active", "follow"]),
+    ("adSelect", "ad_select mode", &["stable", "bandwidth", "count"]),
+];
+
 fn check_bond(bond: &Node, errors: &mut Vec<String>) {
     let mode = bond.text("mode");
     let mode = if mode.is_empty() { "balance-rr" } else { mode };
     if !BOND_MODES.contains(&mode) {
         errors.push(format!("invalid bond type {mode}"));
+    }
+    for (field, what, words) in BOND_WORDS {
+        let word = bond.text(field);
+        if !word.is_empty() && !words.contains(&word) {
+            errors.push(format!("invalid {what} {word}"));
+        }
     }
     check_bond_delays(bond, errors);
     if !bond.items("arpIPTarget").is_empty() {
@@ -137,11 +164,11 @@ fn check_bond_delays(bond: &Node, errors: &mut Vec<String>) {
 }
 
 fn check_wireguard(wireguard: &Node, errors: &mut Vec<String>) {
-    if let Err(problem) = check_wireguard_key(wireguard.text("privateKey")) {
+    if let Err(problem) = scalars::wireguard_key(wireguard.text("privateKey")) {
         errors.push(format!("private key is invalid: {problem}"));
     }
     for peer in wireguard.items("peers") {
-        if let Err(problem) = check_wireguard_key(peer.text("publicKey")) {
+        if let Err(problem) = scalars::wireguard_key(peer.text("publicKey")) {
             errors.push(format!("public key invalid: {problem}"));
         }
         let endpoint = peer.text("endpoint");
@@ -155,15 +182,6 @@ fn check_wireguard(wireguard: &Node, errors: &mut Vec<String>) {
                 ));
             }
         }
-    }
-}
-
-/// Never quotes the key, as upstream does.
-pub fn check_wireguard_key(key: &str) -> Result<(), String> {
-    match STANDARD.decode(key) {
-        Ok(bytes) if bytes.len() == 32 => Ok(()),
-        Ok(bytes) => Err(format!("wrong key length: {}", bytes.len())),
-        Err(_) => Err("illegal base64 data".to_owned()),
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use semver::Version;
 
-use super::device::check_wireguard_key;
 use super::machine::check_subnet;
 use super::{Look, Verdict};
 use crate::cel::{self, Scope};
@@ -293,7 +292,7 @@ impl Check<'_> {
         let key = self.body.text("privateKey");
         if key.is_empty() {
             found.push("wireguard private key must be specified".to_owned());
-        } else if let Err(problem) = check_wireguard_key(key) {
+        } else if let Err(problem) = scalars::wireguard_key(key) {
             found.push(format!("wireguard private key is invalid: {problem}"));
         }
         if !(0..=65535).contains(&self.body.number("listenPort")) {
@@ -303,7 +302,7 @@ impl Check<'_> {
             let key = peer.text("publicKey");
             if key.is_empty() {
                 found.push(format!("wireguard peer public key must be specified (peer index {index})"));
-            } else if let Err(problem) = check_wireguard_key(key) {
+            } else if let Err(problem) = scalars::wireguard_key(key) {
                 found.push(format!(
                     "wireguard peer public key is invalid (peer index {index}): {problem}"
                 ));
@@ -488,7 +487,7 @@ impl Check<'_> {
         if required && !has_min && !has_max {
             found.push("min size or max size is required".to_owned());
         }
-        let sizes = bytes_of(min).zip(bytes_of(max).filter(|_| !max.ends_with('%') && !max.starts_with('-')));
+        let sizes = scalars::bytes_of(min).zip(scalars::bytes_of(max).filter(|_| !max.ends_with('%') && !max.starts_with('-')));
         if sizes.is_some_and(|(min, max)| min > max) {
             found.push("min size is greater than max size".to_owned());
         }
@@ -509,7 +508,7 @@ impl Check<'_> {
     }
 
     fn encryption(&self, found: &mut Vec<String>) {
-        let Some(spec) = self.body.at_path("encryption").filter(|spec| !spec.is_zero()) else {
+        let Some(spec) = self.body.at_path("encryption").filter(|spec| !is_blank(spec)) else {
             return;
         };
         let provider = spec.text("provider");
@@ -666,17 +665,9 @@ impl Check<'_> {
     }
 }
 
-/// The number of bytes that a size such as `10GiB` means.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "sizes of disks are far below 2^53"
-)]
-fn bytes_of(size: &str) -> Option<u128> {
-    let split = size.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(size.len());
-    let number: f64 = size[..split].parse().ok()?;
-    let unit = size[split..].trim().to_ascii_lowercase();
-    let power = "bkmgtpe".find(unit.chars().next().unwrap_or('b'))?;
-    let base: f64 = if unit.contains('i') { 1024.0 } else { 1000.0 };
-    Some((number * base.powi(i32::try_from(power).ok()?)) as u128)
+/// A section in which nothing is said.
+fn is_blank(section: &Node) -> bool {
+    section
+        .as_map()
+        .map_or(section.is_zero(), |fields| fields.values().all(is_blank))
 }

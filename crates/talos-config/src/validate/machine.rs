@@ -132,8 +132,12 @@ impl Check<'_> {
             }
             return;
         };
-        let has_selector = install.at_path("diskSelector").is_some_and(|selector| !selector.is_zero());
-        if install.text("disk").is_empty() && !has_selector {
+        let class = install.text("diskSelector.type");
+        let has_known_class = matches!(class, "" | "ssd" | "hdd" | "nvme" | "sd");
+        if !has_known_class {
+            errors.push(format!("install disk selector is invalid: unsupported disk type {class:?}"));
+        }
+        if install.text("disk").is_empty() && !(install.has("diskSelector") && has_known_class) {
             errors.push("either install disk or diskSelector should be defined".to_owned());
         }
         if !install.items("extraKernelArgs").is_empty() && install.flag("grubUseUKICmdline") == Some(true) {

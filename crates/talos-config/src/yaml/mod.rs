@@ -18,10 +18,13 @@ pub use scalar::{Scalar, ScalarKind};
 /// A mapping in source order.
 pub type Map = IndexMap<String, Node>;
 
-/// A value and the line it begins on (0 if it was not read from text). Lines do not take part in comparisons.
+/// A value and where it was read, 0 if nowhere. Lines do not take part in comparisons.
 #[derive(Clone)]
 pub struct Node {
+    /// The line the value begins on.
     pub line: usize,
+    /// The line of its key, for an entry of a mapping: a block below a key begins later.
+    pub key_line: usize,
     pub value: Value,
 }
 
@@ -57,13 +60,17 @@ impl fmt::Debug for Value {
 
 impl From<Value> for Node {
     fn from(value: Value) -> Self {
-        Self { line: 0, value }
+        Self::at(0, value)
     }
 }
 
 impl Node {
     pub fn at(line: usize, value: Value) -> Self {
-        Self { line, value }
+        Self {
+            line,
+            key_line: line,
+            value,
+        }
     }
 
     pub fn text(text: impl Into<String>) -> Self {

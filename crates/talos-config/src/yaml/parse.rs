@@ -157,11 +157,10 @@ fn insert(entries: &mut Map, key: &Node, mut value: Node) -> Result<(), SyntaxEr
         });
     };
     if let Some(earlier) = entries.get(&scalar.text) {
-        let problem = format!("mapping key {:?} already defined at line {}", scalar.text, earlier.line);
+        let problem = format!("mapping key {:?} already defined at line {}", scalar.text, earlier.key_line);
         return Err(SyntaxError { line: key.line, problem });
     }
-    // An entry is where its key is: a block below it may begin lines later.
-    value.line = key.line;
+    value.key_line = key.line;
     let text = if scalar.kind == ScalarKind::Null {
         String::new()
     } else {
@@ -199,8 +198,9 @@ mod tests {
     #[test]
     fn entries_remember_the_line_of_their_key() {
         let root = parse("a: 1\nb:\n  c:\n    - x\n").unwrap();
-        assert_eq!(root.get("b").unwrap().line, 2);
-        assert_eq!(root.at_path("b.c").unwrap().line, 3);
+        assert_eq!(root.get("b").unwrap().key_line, 2);
+        assert_eq!(root.at_path("b.c").unwrap().key_line, 3);
+        assert_eq!(root.at_path("b.c").unwrap().line, 4);
         assert_eq!(root.at_path("b.c").unwrap().as_list().unwrap()[0].line, 4);
     }
 
