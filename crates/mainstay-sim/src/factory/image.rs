@@ -1,0 +1,85 @@
+//! A disk image: a small body with a true qcow2 header, and behind it what the guest that boots from it will be.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+
+const MAGIC: &[u8; 4] = b"QFI\xfb";
+/// Where the description of the image lies: the second cluster, since images are built with clusters of 8 KiB.
+const DESCRIPTION_AT: usize = 8 * 1024;
+/// The body is much smaller than a real one (hundreds of MB); what it stands for is in the header.
+const BODY: usize = 64 * 1024;
+const MIB: u64 = 1024 * 1024;
+
+/// What an image contains.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct TalosImage {
+    pub version: semver::Version,
+    pub schematic: String,
+    pub extensions: Vec<String>,
+    /// `nocloud` or `metal`.
+    pub platform: String,
+    /// `amd64` or `arm64`.
+    pub arch: String,
+}
+
+impl TalosImage {
+    /// The size a VM sees, before anybody enlarges its disk.
+    pub fn virtual_size(&self) -> u64 {
+        let dual_boot = self.arch == "amd64";
+        match (self.version.minor, dual_boot) {
+            (..=9, _) => 1246 * MIB,
+            (10, _) => 2247 * MIB,
+            (_, true) => 4247 * MIB,
+            (_, false) => 2246 * MIB,
+        }
+    }
+
+    pub fn to_qcow2(&self) -> Bytes {
+        let mut body = BytesMut::with_capacity(BODY);
+        body.put_slice(MAGIC);
+        body.put_u32(3);
+        body.put_slice(&[0; 12]); // no backing file
+        body.put_u32(13); // cluster bits
+        body.put_u64(self.virtual_size());
+        body.resize(100, 0);
+        body.put_u32(104); // header length
+        body.resize(DESCRIPTION_AT, 0);
+        let description = serde_json::to_vec(self).unwrap_or_default();
+        body.put_u32(u32::try_from(description.len()).unwrap_or(0));
+        body.put_slice(&description);
+        body.resize(BODY.max(body.len()), 0);
+        body.freeze()
+    }
+
+    /// What would boot from these bytes; `None` if nothing of ours is on them.
+    pub fn from_qcow2(body: &[u8]) -> Option<Self> {
+        if !body.starts_with(MAGIC) {
+            return None;
+        }
+        let rest = body.get(DESCRIPTION_AT..)?;
+        let (length, rest) = rest.split_at_checked(4)?;
+        let length = usize::try_from(u32::from_be_bytes(length.try_into().ok()?)).ok()?;
+        serde_json::from_slice(rest.get(..length)?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_tells_what_is_on_it() {
+        let image = TalosImage {
+            version: semver::Version::new(1, 13, 9),
+            schematic: "376567".to_owned(),
+            extensions: vec!["siderolabs/qemu-guest-agent".to_owned()],
+            platform: "nocloud".to_owned(),
+            arch: "amd64".to_owned(),
+        };
+        let body = image.to_qcow2();
+        assert_eq!(&body[..4], MAGIC);
+        assert_eq!(u64::from_be_bytes(body[24..32].try_into().expect("eight bytes")), 4247 * MIB);
+        assert_eq!(TalosImage::from_qcow2(&body), Some(image));
+        assert_eq!(TalosImage::from_qcow2(b"not found"), None);
+    }
+}

@@ -1,0 +1,19 @@
+//! The simulated world: guests, Kubernetes, an Image Factory, a jump host and bad days.
+
+mod factory;
+mod ground;
+mod kube;
+mod path;
+mod pki;
+mod spec;
+mod talos;
+mod timing;
+mod world;
+mod yaml;
+
+pub use factory::{Factory, FactoryFaults, TalosImage};
+pub use path::{CriticalPath, Shape};
+pub use spec::{GuestSpec, SpecError, WorldSpec};
+pub use talos::NodeFaults;
+pub use timing::Timing;
+pub use world::{JumpHost, Mode, Places, World, WorldError};

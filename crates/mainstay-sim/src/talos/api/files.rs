@@ -1,0 +1,126 @@
+//! Files and logs, as far as clients look at them.
+
+use talos_proto::{common, machine};
+use tonic::Status;
+
+use super::{Answer, Api, Stream, stream};
+
+const DIRECTORY: u32 = 0x8000_0000;
+
+fn data(bytes: impl Into<Vec<u8>>) -> common::Data {
+    common::Data {
+        metadata: None,
+        bytes: bytes.into(),
+    }
+}
+
+impl Api {
+    fn directory(&self, name: &str, relative: &str, mode: u32) -> machine::FileInfo {
+        machine::FileInfo {
+            name: name.to_owned(),
+            relative_name: relative.to_owned(),
+            is_dir: true,
+            mode: DIRECTORY | mode,
+            size: 40,
+            modified: self.0.booted_at.as_second(),
+            ..machine::FileInfo::default()
+        }
+    }
+
+    pub(super) fn list_files(&self, request: &machine::ListRequest) -> Answer<Stream<machine::FileInfo>> {
+        let root = match request.root.trim_end_matches('/') {
+            "" => "/",
+            root => root,
+        };
+        let configured = self.0.config().is_some();
+        let below: &[&str] = match root {
+            "/" => &["dev", "etc", "proc", "run", "sys", "system", "tmp", "usr", "var"],
+            "/var" if configured => &["lib", "log", "mnt", "run"],
+            "/var/lib" if configured => &["cni", "containerd", "etcd", "kubelet"],
+            "/var/lib/etcd" if self.0.is_control_plane() => {
+                if self.0.has_etcd_data() {
+                    &["member"]
+                } else {
+                    &[]
+                }
+            }
+            "/var/lib/etcd/member" if self.0.has_etcd_data() => &["snap", "wal"],
+            "/etc" | "/dev" | "/proc" | "/run" | "/sys" | "/system" | "/tmp" | "/usr" => &[],
+            other => return Err(Status::unknown(format!("lstat {other}: no such file or directory"))),
+        };
+        let mode = if root.starts_with("/var/lib/etcd") { 0o700 } else { 0o755 };
+        let mut found = vec![self.directory(root, ".", mode)];
+        let prefix = root.trim_end_matches('/');
+        found.extend(
+            below
+                .iter()
+                .map(|name| self.directory(&format!("{prefix}/{name}"), name, mode)),
+        );
+        Ok(stream(found))
+    }
+
+    pub(super) fn read_file(&self, path: &str) -> Answer<Stream<common::Data>> {
+        let node = &self.0;
+        let content = match path {
+            "/proc/sys/kernel/random/boot_id" => format!("{}\n", node.boot_id),
+            "/etc/hostname" => format!("{}\n", node.hostname()),
+            "/etc/os-release" => format!("NAME=\"Talos\"\nID=talos\nVERSION_ID=v{}\n", node.image.version),
+            "/sys/class/dmi/id/product_uuid" => format!("{}\n", node.hardware.uuid),
+            "/etc" | "/var" | "/proc" | "/" => return Err(Status::unknown("path must be a regular file")),
+            other => return Err(Status::not_found(format!("stat {other}: no such file or directory"))),
+        };
+        Ok(stream(vec![data(content)]))
+    }
+
+    pub(super) fn service_logs(&self, request: &machine::LogsRequest) -> Answer<Stream<common::Data>> {
+        let id = &request.id;
+        if request.namespace == "k8s.io" && id != "kubelet" {
+            return Err(Status::unknown(format!("container \"{id}\" not found")));
+        }
+        let service = self.0.services.get(id);
+        // A log exists once the service has run.
+        let runs = service
+            .as_ref()
+            .is_some_and(|service| service.state == crate::talos::services::ServiceState::Running);
+        if !runs && id != "kernel" {
+            return Err(Status::unknown(format!("log \"{id}\" was not registered")));
+        }
+        let events = service
+            .map(|service| service.to_proto(id).events.unwrap_or_default().events)
+            .unwrap_or_default();
+        let lines: Vec<String> = events
+            .iter()
+            .map(|event| format!("service[{id}]({}): {}\n", event.state, event.msg))
+            .collect();
+        let skip = usize::try_from(request.tail_lines).map_or(0, |count| lines.len().saturating_sub(count));
+        let text: String = lines.into_iter().skip(skip).collect();
+        if request.follow {
+            let text = futures::stream::iter([Ok(data(text))]);
+            return Ok(tonic::Response::new(Box::pin(futures::StreamExt::chain(
+                text,
+                futures::stream::pending(),
+            ))));
+        }
+        Ok(stream(vec![data(text)]))
+    }
+
+    pub(super) fn kernel_log(&self, request: &machine::DmesgRequest) -> Answer<Stream<common::Data>> {
+        let at = self.0.booted_at;
+        let lines = [
+            format!("Linux version 6.18.22-talos ({})", self.0.image.arch),
+            format!("[talos] Talos v{}", self.0.image.version),
+        ];
+        let lines: Vec<common::Data> = lines
+            .into_iter()
+            .map(|line| data(format!("kern: {:>7}: [{at}]: {line}\n", "info")))
+            .collect();
+        if request.follow {
+            let lines = futures::stream::iter(lines.into_iter().map(Ok));
+            return Ok(tonic::Response::new(Box::pin(futures::StreamExt::chain(
+                lines,
+                futures::stream::pending(),
+            ))));
+        }
+        Ok(stream(lines))
+    }
+}

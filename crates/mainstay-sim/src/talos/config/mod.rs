@@ -1,0 +1,14 @@
+//! The machine config as a node reads it: decoding, judging, and what follows from it.
+//!
+//! The rules are the node's own, on purpose: whoever generates configs must not be able to agree with itself.
+
+mod decode;
+mod diff;
+mod schema;
+mod validate;
+mod view;
+
+pub(crate) use decode::Config;
+pub(crate) use diff::{live_applicable, unified};
+pub(crate) use validate::{Judge, validate};
+pub(crate) use view::{LinkAddress, MachineType, Nic};

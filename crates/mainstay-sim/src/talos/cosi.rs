@@ -1,0 +1,244 @@
+//! The resource store of a node: versions that count up, and a log that watches read from.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use jiff::Timestamp;
+use mainstay_net::Wall;
+use serde_json::Value;
+use talos_proto::cosi::resource as proto;
+use tokio::sync::watch;
+
+use super::resources::Kind;
+use crate::yaml;
+
+/// Changes a watch may still read; who falls behind further is cut off.
+const LOG: usize = 1024;
+
+/// A spec in both encodings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spec {
+    pub yaml: String,
+    pub proto: Vec<u8>,
+}
+
+impl Spec {
+    pub fn new(value: &Value, message: &impl prost::Message) -> Self {
+        Self {
+            yaml: yaml::emit(value),
+            proto: message.encode_to_vec(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Resource {
+    pub kind: &'static Kind,
+    pub id: String,
+    version: u64,
+    created: Timestamp,
+    updated: Timestamp,
+    pub spec: Arc<Spec>,
+}
+
+impl Resource {
+    pub fn to_proto(&self) -> proto::Resource {
+        let annotations = if self.kind.is_config() {
+            BTreeMap::from([("talos.dev/yaml-spec".to_owned(), "1".to_owned())])
+        } else {
+            BTreeMap::new()
+        };
+        let metadata = proto::Metadata {
+            namespace: self.kind.namespace.to_owned(),
+            r#type: self.kind.name.to_owned(),
+            id: self.id.clone(),
+            version: self.version.to_string(),
+            owner: self.kind.owner.to_owned(),
+            phase: "running".to_owned(),
+            created: Some(stamp(self.created)),
+            updated: Some(stamp(self.updated)),
+            finalizers: Vec::new(),
+            labels: BTreeMap::new(),
+            annotations,
+        };
+        let spec = proto::Spec {
+            proto_spec: self.spec.proto.clone(),
+            yaml_spec: self.spec.yaml.clone(),
+        };
+        proto::Resource {
+            metadata: Some(metadata),
+            spec: Some(spec),
+        }
+    }
+}
+
+/// A resource that is not there, as watches report it.
+pub(crate) fn tombstone(kind: &'static Kind, id: &str, now: Timestamp) -> proto::Resource {
+    let metadata = proto::Metadata {
+        namespace: kind.namespace.to_owned(),
+        r#type: kind.name.to_owned(),
+        id: id.to_owned(),
+        version: "undefined".to_owned(),
+        phase: "running".to_owned(),
+        created: Some(stamp(now)),
+        updated: Some(stamp(now)),
+        ..proto::Metadata::default()
+    };
+    proto::Resource {
+        metadata: Some(metadata),
+        spec: Some(proto::Spec::default()),
+    }
+}
+
+pub(crate) fn stamp(at: Timestamp) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: at.as_second(),
+        nanos: at.subsec_nanosecond(),
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub what: proto::EventType,
+    pub resource: Resource,
+    pub old: Option<Resource>,
+    /// Position in the log: what a bookmark holds.
+    pub position: u64,
+}
+
+pub(crate) struct Resources {
+    inner: Mutex<Inner>,
+    moved: watch::Sender<u64>,
+    wall: Wall,
+    /// Bookmarks of another boot are refused.
+    pub epoch: [u8; 8],
+}
+
+#[derive(Default)]
+struct Inner {
+    entries: BTreeMap<(&'static str, String), Resource>,
+    log: VecDeque<Arc<Change>>,
+    position: u64,
+}
+
+impl Resources {
+    pub fn new(wall: Wall, epoch: [u8; 8]) -> Self {
+        Self {
+            inner: Mutex::default(),
+            moved: watch::Sender::new(0),
+            wall,
+            epoch,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no controller panics while it writes")
+    }
+
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.moved.subscribe()
+    }
+
+    /// Writes a resource. One that is there already with the same spec is left alone.
+    pub fn put(&self, kind: &'static Kind, id: &str, spec: Spec) {
+        let same = self.get(kind, id).is_some_and(|old| *old.spec == spec);
+        if !same {
+            self.write(kind, id, spec);
+        }
+    }
+
+    /// A resource that every node has from its first moment on; nobody watches for it.
+    pub fn seed(&self, kind: &'static Kind, id: &str, spec: &Arc<Spec>) {
+        let now = self.wall.now();
+        let resource = Resource {
+            kind,
+            id: id.to_owned(),
+            version: 1,
+            created: now,
+            updated: now,
+            spec: Arc::clone(spec),
+        };
+        self.lock().entries.insert((kind.name, id.to_owned()), resource);
+    }
+
+    /// Writes a resource even when nothing changes, as an apply of the same config does.
+    pub fn write(&self, kind: &'static Kind, id: &str, spec: Spec) {
+        let now = self.wall.now();
+        let mut inner = self.lock();
+        let key = (kind.name, id.to_owned());
+        let old = inner.entries.get(&key).cloned();
+        let (version, created) = old.as_ref().map_or((1, now), |old| (old.version + 1, old.created));
+        let resource = Resource {
+            kind,
+            id: id.to_owned(),
+            version,
+            created,
+            updated: now,
+            spec: Arc::new(spec),
+        };
+        inner.entries.insert(key, resource.clone());
+        let what = if old.is_some() {
+            proto::EventType::Updated
+        } else {
+            proto::EventType::Created
+        };
+        self.log(&mut inner, what, resource, old);
+    }
+
+    pub fn remove(&self, kind: &'static Kind, id: &str) {
+        let mut inner = self.lock();
+        if let Some(old) = inner.entries.remove(&(kind.name, id.to_owned())) {
+            self.log(&mut inner, proto::EventType::Destroyed, old, None);
+        }
+    }
+
+    pub fn remove_all(&self, kind: &'static Kind) {
+        for resource in self.list(kind) {
+            self.remove(kind, &resource.id);
+        }
+    }
+
+    fn log(&self, inner: &mut Inner, what: proto::EventType, resource: Resource, old: Option<Resource>) {
+        inner.position += 1;
+        let change = Change {
+            what,
+            resource,
+            old,
+            position: inner.position,
+        };
+        inner.log.push_back(Arc::new(change));
+        if inner.log.len() > LOG {
+            inner.log.pop_front();
+        }
+        self.moved.send_replace(inner.position);
+    }
+
+    pub fn get(&self, kind: &Kind, id: &str) -> Option<Resource> {
+        self.lock().entries.get(&(kind.name, id.to_owned())).cloned()
+    }
+
+    pub fn list(&self, kind: &Kind) -> Vec<Resource> {
+        let inner = self.lock();
+        inner
+            .entries
+            .range((kind.name, String::new())..)
+            .take_while(|((name, _), _)| *name == kind.name)
+            .map(|(_, resource)| resource.clone())
+            .collect()
+    }
+
+    pub fn position(&self) -> u64 {
+        self.lock().position
+    }
+
+    /// Changes after a position; `None` when the log does not reach back that far.
+    pub fn changes(&self, after: u64) -> Option<(u64, Vec<Arc<Change>>)> {
+        let inner = self.lock();
+        let oldest = inner.log.front().map_or(inner.position, |change| change.position - 1);
+        if after < oldest {
+            return None;
+        }
+        let begin = inner.log.partition_point(|change| change.position <= after);
+        Some((inner.position, inner.log.range(begin..).cloned().collect()))
+    }
+}

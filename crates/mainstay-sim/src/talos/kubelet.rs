@@ -1,0 +1,385 @@
+//! Kubernetes as a node lives it: the static pods of a control plane, and the kubelet's own Node.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use mainstay_net::{Peer, ServeOptions};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::config::Config;
+use super::etcd::EtcdCluster;
+use super::node::{EtcdState, Node};
+use super::objects::{self, Health};
+use super::resources;
+use super::services::ServiceState;
+use super::site::Room;
+use super::tls;
+use crate::kube::kinds;
+use crate::kube::server::{ApiServer, User};
+use crate::kube::store::{Key, Store};
+use crate::pki::{self, Request};
+
+const PORT: u16 = 6443;
+const KUBELET_VOLUMES: &str = "Waiting for volumes /var/lib, /var/lib/kubelet, /var/log, /var/log/audit, /var/log/containers, /var/log/pods, /var/lib/kubelet/seccomp, /var/lib/kubelet/seccomp/profiles, /var/log/audit/kube, /var/mnt to be mounted, service \"cri\" to be \"up\", time sync, network";
+
+/// The static pods: they follow the node's etcd.
+pub(crate) async fn control_plane(node: Arc<Node>) {
+    loop {
+        node.until(|node| node.is_up("etcd")).await;
+        let rejoined = !node.resources.list(&resources::STATIC_POD).is_empty();
+        for pod in objects::COMPONENTS {
+            node.resources.put(
+                &resources::STATIC_POD,
+                pod.name,
+                resources::plain(
+                    &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod.name, "namespace": "kube-system"}}),
+                ),
+            );
+        }
+        let serving = async {
+            if !rejoined {
+                node.pass(node.site.timing.apiserver).await;
+            }
+            serve(&node).await;
+        };
+        tokio::select! {
+            biased;
+            () = node.until(|node| matches!(node.etcd_state(), EtcdState::Left | EtcdState::Removed)) => {}
+            () = serving => {}
+        }
+        node.lock().apiserver = false;
+        node.announce();
+        if matches!(node.etcd_state(), EtcdState::Left) {
+            node.resources.remove_all(&resources::STATIC_POD);
+            node.resources.remove_all(&resources::STATIC_POD_STATUS);
+            node.refresh();
+        }
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn serve(node: &Arc<Node>) {
+    let (Some(config), Some((cluster, _))) = (node.config(), node.etcd()) else {
+        return;
+    };
+    objects::found_cluster(&cluster.store, &objects::now(node.site.wall));
+    let closing = CancellationToken::new();
+    let _guard = closing.clone().drop_guard();
+    *node.apiserver.lock().expect("plain data") = Some(ApiSockets {
+        closing: closing.clone(),
+    });
+    node.lock().apiserver = true;
+    for address in node.addresses() {
+        serve_address(node, address).await;
+    }
+    node.announce();
+    let manifests = apply_manifests(node, &config, &cluster);
+    tokio::join!(manifests, report_static_pods(node, &config), follow_node(node));
+    std::future::pending::<()>().await;
+}
+
+/// What stops the API server's listeners.
+pub(crate) struct ApiSockets {
+    closing: CancellationToken,
+}
+
+/// The API server on one more address of this node.
+pub(crate) async fn serve_address(node: &Arc<Node>, address: IpAddr) {
+    if !node.serves_kubernetes() {
+        return;
+    }
+    let Some(closing) = node
+        .apiserver
+        .lock()
+        .expect("plain data")
+        .as_ref()
+        .map(|sockets| sockets.closing.clone())
+    else {
+        return;
+    };
+    let (Some(config), Ok(listener)) = (node.config(), node.site.network.bind(SocketAddr::new(address, PORT)).await) else {
+        return;
+    };
+    let Some(options) = certificate(node, &config, address) else {
+        return;
+    };
+    let app = router(node, &config);
+    let own = Arc::clone(node);
+    node.spawn(async move {
+        tokio::select! {
+            biased;
+            () = closing.cancelled() => {}
+            () = own.until(move |node| !node.addresses().contains(&address)) => {}
+            _ = mainstay_net::serve(listener, app, options) => {}
+        }
+    });
+}
+
+/// Closing happens where the address is dropped: its server watches the node's addresses.
+pub(crate) fn forget_address(node: &Node, _address: IpAddr) {
+    node.beat();
+}
+
+fn certificate(node: &Node, config: &Config, address: IpAddr) -> Option<ServeOptions> {
+    let wall = node.site.wall;
+    let hostname = node.hostname();
+    let mut request = Request::server("kube-apiserver", &wall);
+    request.life = Duration::from_secs(365 * 24 * 3600);
+    let endpoint = config.endpoint_host().unwrap_or_default();
+    let own = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "localhost",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    let sans = [own, vec![hostname, endpoint], config.apiserver_cert_sans()].concat();
+    request.names = tls::dns_names(&sans);
+    let further = sans.iter().filter_map(|name| name.parse().ok());
+    let vips = config.vips(&node.nics).into_iter().map(|(vip, _)| vip);
+    request.addresses = node
+        .addresses()
+        .into_iter()
+        .chain([address, IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 96, 0, 1])])
+        .chain(further)
+        .chain(vips)
+        .collect();
+    let pair = config
+        .kubernetes_authority()
+        .ok()?
+        .issue(&request, &node.entropy.fork(&format!("kube-apiserver {address}")))
+        .ok()?;
+    let tls = tls::optional(&pair, &config.kubernetes_ca()?, wall).ok()?;
+    Some(ServeOptions::tls(tls))
+}
+
+fn router(node: &Arc<Node>, config: &Config) -> Router {
+    let weak = Arc::downgrade(node);
+    let store = move || -> Option<Arc<Store>> {
+        let (cluster, member) = weak.upgrade()?.etcd()?;
+        cluster.leader_of(member).map(|_| Arc::clone(&cluster.store))
+    };
+    let address = node
+        .address()
+        .map(|address| SocketAddr::new(address, PORT).to_string())
+        .unwrap_or_default();
+    let server = Arc::new(ApiServer {
+        store: Box::new(store),
+        version: config.apiserver_tag(),
+        address,
+        wall: node.site.wall,
+    });
+    Router::new().fallback(move |request: axum::extract::Request| {
+        let server = Arc::clone(&server);
+        let user = request.extensions().get::<Peer>().and_then(user);
+        async move { server.handle(user, request).await }
+    })
+}
+
+fn user(peer: &Peer) -> Option<User> {
+    let subject = pki::subject(peer.certificates.first()?)?;
+    Some(User {
+        name: subject.common_name,
+        groups: subject.organizations,
+    })
+}
+
+async fn apply_manifests(node: &Arc<Node>, config: &Config, cluster: &Arc<EtcdCluster>) {
+    let now = || objects::now(node.site.wall);
+    if !objects::has_manifests(&cluster.store) {
+        node.pass(node.site.timing.manifests).await;
+        objects::apply_manifests(&cluster.store, config, &now());
+    }
+    node.resources.put(
+        &resources::MANIFEST_STATUS,
+        "manifests",
+        resources::manifest_status(&objects::MANIFESTS),
+    );
+    let cni =
+        json!({"cniName": config.cni(), "coreDNSEnabled": true, "proxyEnabled": config.cluster()["proxy"]["disabled"] != true});
+    node.resources
+        .put(&resources::BOOTSTRAP_MANIFESTS, "manifests", resources::plain(&cni));
+    node.announce();
+}
+
+/// Static pods are reported on a tick. The API server is ready first; scheduler and controller manager crash until KubePrism is there.
+async fn report_static_pods(node: &Arc<Node>, config: &Config) {
+    let timing = &node.site.timing;
+    let image = |pod: &objects::Component| config.component_image(pod.section, pod.name);
+    let report = |pod: &objects::Component, health: Health| {
+        let (Some(address), hostname, image) = (node.address(), node.hostname(), image(pod)) else {
+            return;
+        };
+        let status = objects::pod_status(pod.name, &image, address, health, &objects::now(node.site.wall));
+        node.show_static_pod(pod.name, &status);
+        if let Some((cluster, _)) = node.etcd() {
+            objects::write_mirror_pod(&cluster.store, pod, &hostname, &image, &status, &objects::now(node.site.wall));
+        }
+    };
+    node.until(Node::is_registered).await;
+    for pod in &objects::COMPONENTS {
+        report(
+            pod,
+            if pod.name == "kube-apiserver" {
+                Health::Ready
+            } else {
+                Health::Starting
+            },
+        );
+    }
+    node.pass(timing.static_pod_tick).await;
+    for pod in &objects::COMPONENTS {
+        report(pod, Health::Ready);
+    }
+}
+
+/// Reads the own Node while an API server is there.
+async fn follow_node(node: &Arc<Node>) {
+    node.resources
+        .put(&resources::KUBEPRISM, "kubeprism", resources::kubeprism(true));
+}
+
+// --- every node ---
+
+pub(crate) async fn run(node: Arc<Node>) {
+    node.set_service("kubelet", ServiceState::Starting, "Starting service");
+    node.set_service("kubelet", ServiceState::Waiting, KUBELET_VOLUMES);
+    node.set_service("kubelet", ServiceState::Waiting, "Waiting for service \"cri\" to be \"up\"");
+    node.until(|node| node.is_up("cri") && node.time_is_synced()).await;
+    node.set_service("kubelet", ServiceState::Preparing, "Running pre state");
+    node.pass(node.site.timing.image_pull).await;
+    start(&node).await;
+    register(&node).await;
+}
+
+pub(crate) async fn start(node: &Arc<Node>) {
+    node.set_service("kubelet", ServiceState::Preparing, "Creating service runner");
+    node.set_service(
+        "kubelet",
+        ServiceState::Running,
+        "Started task kubelet (PID 351) for container kubelet",
+    );
+    node.pass(node.site.timing.kubelet_healthy).await;
+    node.check_service("kubelet", None);
+}
+
+/// The API server that this node's kubelet would use: any that it reaches, of the cluster its endpoint leads to.
+fn reachable_api(node: &Node) -> Option<Arc<EtcdCluster>> {
+    let room = node.room()?;
+    let own = node.address()?;
+    room.control_planes().into_iter().find_map(|other| {
+        let (serves, address) = (other.serves_kubernetes(), other.address()?);
+        let (cluster, member) = other.etcd()?;
+        let usable = serves && node.site.reaches(own, address) && cluster.leader_of(member).is_some();
+        usable.then_some(cluster)
+    })
+}
+
+async fn api(node: &Arc<Node>, ready: impl Fn(&Store) -> bool) -> Arc<EtcdCluster> {
+    let Some(room) = node.room() else {
+        return std::future::pending().await;
+    };
+    let mut changed = room.watch();
+    loop {
+        changed.mark_unchanged();
+        if let Some(cluster) = reachable_api(node).filter(|cluster| ready(&cluster.store)) {
+            return cluster;
+        }
+        if changed.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Registers the node, reports its state, and follows what the API server says about it.
+async fn register(node: &Arc<Node>) {
+    let timing = node.site.timing.clone();
+    let name = node.hostname();
+    let key = Key::new(&kinds::NODES, "", &name);
+    // A new kubelet needs its bootstrap token, which is one of the manifests; an old one has its certificate.
+    let known = |store: &Store| store.get(&key).is_some();
+    let cluster = api(node, |store| objects::has_manifests(store) || known(store)).await;
+    let returning = known(&cluster.store);
+    node.pass(if returning { timing.cri } else { timing.node_registers }).await;
+    let Some(config) = node.config() else { return };
+    objects::register_node(&cluster.store, node, &config, &objects::now(node.site.wall));
+    node.lock().kubelet_node = true;
+    show_node(node, &cluster.store);
+    node.announce();
+    let settle = node.pass(if returning { timing.cri } else { timing.node_ready });
+    settle.await;
+    objects::set_ready(&cluster.store, &name, config.uses_flannel(), &objects::now(node.site.wall));
+    show_node(node, &cluster.store);
+    follow(node, cluster).await;
+}
+
+pub(crate) fn show_node(node: &Node, store: &Store) {
+    let name = node.hostname();
+    match store.get(&Key::new(&kinds::NODES, "", &name)) {
+        Some(object) => node
+            .resources
+            .put(&resources::NODE_STATUS, &name, resources::node_status(&object)),
+        None => node.resources.remove(&resources::NODE_STATUS, &name),
+    }
+    node.refresh();
+    node.beat();
+}
+
+/// Labels, cordons, or a CNI that somebody installed: the node sees them.
+async fn follow(node: &Arc<Node>, cluster: Arc<EtcdCluster>) {
+    let key = Key::new(&kinds::NODES, "", &node.hostname());
+    let mut moved = cluster.store.follow(&key);
+    loop {
+        if moved.changed().await.is_err() {
+            return;
+        }
+        show_node(node, &cluster.store);
+    }
+}
+
+/// The cluster a node's kubelet belongs to, for a node without an etcd of its own.
+pub(crate) fn cluster_of(node: &Node, room: Option<&Room>) -> Option<Arc<EtcdCluster>> {
+    let registered = node.is_registered();
+    if !registered {
+        return None;
+    }
+    room?
+        .control_planes()
+        .into_iter()
+        .find_map(|other| other.etcd().map(|(cluster, _)| cluster))
+}
+
+/// The kubelet reports no more. After a while the cluster calls its node unreachable, unless it is back by then.
+pub(crate) fn fell_silent(node: &Node, cluster: &Arc<EtcdCluster>) {
+    if !std::mem::take(&mut node.lock().kubelet_node) {
+        return;
+    }
+    let (name, boot, wall) = (node.hostname(), node.boot_id.clone(), node.site.wall);
+    let grace = node.site.pace.scale(node.site.timing.node_grace);
+    let cluster = Arc::downgrade(cluster);
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move {
+            tokio::time::sleep(grace).await;
+            if let Some(cluster) = cluster.upgrade() {
+                objects::set_unknown(&cluster.store, &name, &boot, &objects::now(wall));
+            }
+        });
+    }
+}
+
+/// Where the sockets of a node's API server are kept.
+pub(crate) type ApiSlot = Mutex<Option<ApiSockets>>;
+
+/// The value of a pod status for tests and conversions.
+pub(crate) fn is_ready(status: &Value) -> bool {
+    status["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}

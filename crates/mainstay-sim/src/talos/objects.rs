@@ -1,0 +1,355 @@
+//! The Kubernetes objects that nodes and bootstrap manifests bring.
+
+use std::net::IpAddr;
+
+use mainstay_net::Wall;
+use serde_json::{Value, json};
+
+use super::config::Config;
+use super::node::Node;
+use crate::kube::kinds;
+use crate::kube::store::{Key, Store};
+
+/// A static pod of the control plane.
+pub(crate) struct Component {
+    pub name: &'static str,
+    /// Where the machine config has its image.
+    pub section: &'static str,
+}
+
+pub(crate) const COMPONENTS: [Component; 3] = [
+    Component {
+        name: "kube-apiserver",
+        section: "apiServer",
+    },
+    Component {
+        name: "kube-controller-manager",
+        section: "controllerManager",
+    },
+    Component {
+        name: "kube-scheduler",
+        section: "scheduler",
+    },
+];
+
+pub(crate) const MANIFESTS: [&str; 10] = [
+    "00-kubelet-bootstrapping-token",
+    "01-csr-approver-role-binding",
+    "01-csr-node-bootstrap",
+    "01-csr-renewal-role-binding",
+    "05-flannel",
+    "10-kube-proxy",
+    "11-core-dns",
+    "11-core-dns-svc",
+    "11-kube-config-in-cluster",
+    "11-talos-node-rbac-template",
+];
+
+const INVENTORY: &str = "talos-bootstrap-manifests-inventory";
+
+/// Whole seconds, as Kubernetes writes times.
+pub(crate) fn now(wall: Wall) -> String {
+    let now = wall.now();
+    jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
+}
+
+fn create(store: &Store, key: &Key, mut object: Value, now: &str) {
+    object["apiVersion"] = json!(key.kind.api_version());
+    object["kind"] = json!(key.kind.kind);
+    object["metadata"]["name"] = json!(key.name);
+    if key.kind.namespaced {
+        object["metadata"]["namespace"] = json!(key.namespace);
+    }
+    // What is there already was put there by another control plane, or by a user.
+    let _ = store.create(key, object, now);
+}
+
+/// What an API server makes for itself in an empty etcd.
+pub(crate) fn found_cluster(store: &Store, now: &str) {
+    for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
+        let object = json!({"metadata": {"labels": {"kubernetes.io/metadata.name": name}}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
+        create(store, &Key::new(&kinds::NAMESPACES, "", name), object, now);
+    }
+    let service = json!({"metadata": {"labels": {"component": "apiserver", "provider": "kubernetes"}}, "spec": {"clusterIP": "10.96.0.1", "type": "ClusterIP", "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}]}, "status": {"loadBalancer": {}}});
+    create(store, &Key::new(&kinds::SERVICES, "default", "kubernetes"), service, now);
+}
+
+pub(crate) fn has_manifests(store: &Store) -> bool {
+    store.get(&Key::new(&kinds::CONFIG_MAPS, "kube-system", INVENTORY)).is_some()
+}
+
+pub(crate) fn apply_manifests(store: &Store, config: &Config, now: &str) {
+    let system = |kind, name: &str| Key::new(kind, "kube-system", name);
+    if config.uses_flannel() {
+        create(
+            store,
+            &system(&kinds::DAEMON_SETS, "kube-flannel"),
+            json!({"metadata": {"labels": {"k8s-app": "flannel", "tier": "node"}}, "spec": {}, "status": {}}),
+            now,
+        );
+    }
+    if config.cluster()["proxy"]["disabled"] != true {
+        create(
+            store,
+            &system(&kinds::DAEMON_SETS, "kube-proxy"),
+            json!({"metadata": {"labels": {"k8s-app": "kube-proxy", "tier": "node"}}, "spec": {}, "status": {}}),
+            now,
+        );
+    }
+    if config.cluster()["coreDNS"]["disabled"] != true {
+        create(
+            store,
+            &system(&kinds::DEPLOYMENTS, "coredns"),
+            json!({"metadata": {"labels": {"k8s-app": "kube-dns"}}, "spec": {"replicas": 2}, "status": {"replicas": 2}}),
+            now,
+        );
+        create(
+            store,
+            &system(&kinds::SERVICES, "kube-dns"),
+            json!({"metadata": {"labels": {"k8s-app": "kube-dns"}}, "spec": {"clusterIP": "10.96.0.10", "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}]}}),
+            now,
+        );
+    }
+    create(store, &system(&kinds::CONFIG_MAPS, INVENTORY), json!({"data": {}}), now);
+}
+
+/// `10.244.3.0/24`: the next free part of the pod network.
+fn next_pod_cidr(store: &Store, config: &Config) -> Option<String> {
+    let network = config
+        .pod_subnet()
+        .unwrap_or_else(|| "10.244.0.0/16".parse().expect("a network"));
+    let (_, nodes) = store.list(&kinds::NODES, None);
+    let taken: Vec<&str> = nodes.iter().filter_map(|node| node["spec"]["podCIDR"].as_str()).collect();
+    let mut parts = network.subnets(24.max(network.prefix_len())).ok()?;
+    parts
+        .find(|part| !taken.contains(&part.to_string().as_str()))
+        .map(|part| part.to_string())
+}
+
+/// Creates the Node, or brings a returning one up to date.
+pub(crate) fn register_node(store: &Store, node: &Node, config: &Config, now: &str) {
+    let name = node.hostname();
+    let key = Key::new(&kinds::NODES, "", &name);
+    let facts = NodeFacts::of(node, config);
+    if store.get(&key).is_none() {
+        let cidr = next_pod_cidr(store, config);
+        let mut object = json!({"metadata": {"labels": facts.labels, "annotations": facts.annotations}, "spec": {"podCIDR": cidr, "podCIDRs": [cidr], "taints": facts.taints}, "status": facts.status});
+        object["status"]["conditions"] = conditions(Ready::Starting, now);
+        if let Some(taints) = object["spec"]["taints"].as_array_mut() {
+            taints.push(json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}));
+        }
+        create(store, &key, object, now);
+        lease(store, &name, now);
+        return;
+    }
+    let _ = store.update(&key, |object| {
+        let conditions = object["status"]["conditions"].clone();
+        object["status"] = facts.status.clone();
+        object["status"]["conditions"] = conditions;
+        for (label, value) in facts.labels.as_object().into_iter().flatten() {
+            object["metadata"]["labels"][label] = value.clone();
+        }
+        Ok(())
+    });
+}
+
+fn lease(store: &Store, name: &str, now: &str) {
+    let micro = now.replace('Z', ".000000Z");
+    let object = json!({"spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": micro}});
+    create(store, &Key::new(&kinds::LEASES, "kube-node-lease", name), object, now);
+}
+
+struct NodeFacts {
+    labels: Value,
+    annotations: Value,
+    taints: Value,
+    status: Value,
+}
+
+impl NodeFacts {
+    fn of(node: &Node, config: &Config) -> Self {
+        let name = node.hostname();
+        let arch = &node.image.arch;
+        let mut labels = json!({"beta.kubernetes.io/arch": arch, "beta.kubernetes.io/os": "linux", "kubernetes.io/arch": arch, "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
+        let mut owned = Vec::new();
+        let mut taints = Vec::new();
+        if config.is_control_plane() {
+            labels["node-role.kubernetes.io/control-plane"] = json!("");
+            owned.push("node-role.kubernetes.io/control-plane".to_owned());
+            if !config.schedules_on_control_planes() {
+                taints.push(json!({"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}));
+            }
+        }
+        for (label, value) in config.node_labels().as_object().into_iter().flatten() {
+            labels[label] = value.clone();
+            owned.push(label.clone());
+        }
+        for (key, taint) in config.node_taints().as_object().into_iter().flatten() {
+            let text = taint.as_str().unwrap_or_default();
+            let (value, effect) = text.rsplit_once(':').unwrap_or(("", text));
+            taints.push(if value.is_empty() {
+                json!({"key": key, "effect": effect})
+            } else {
+                json!({"key": key, "value": value, "effect": effect})
+            });
+        }
+        let mut annotations =
+            json!({"node.alpha.kubernetes.io/ttl": "0", "volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+        if !owned.is_empty() {
+            annotations["talos.dev/owned-labels"] = json!(json!(owned).to_string());
+        }
+        Self {
+            labels,
+            annotations,
+            taints: Value::Array(taints),
+            status: status(node, config),
+        }
+    }
+}
+
+fn status(node: &Node, config: &Config) -> Value {
+    let (cores, memory) = (node.hardware.cores, node.hardware.memory / 1024);
+    let capacity = json!({"cpu": cores.to_string(), "memory": format!("{memory}Ki"), "pods": "110", "ephemeral-storage": "36Gi", "hugepages-1Gi": "0", "hugepages-2Mi": "0"});
+    let allocatable = json!({"cpu": format!("{}m", u64::from(cores) * 1000 - 50), "memory": format!("{}Ki", memory.saturating_sub(400_000)), "pods": "110", "ephemeral-storage": "33Gi", "hugepages-1Gi": "0", "hugepages-2Mi": "0"});
+    let addresses = [
+        json!({"type": "InternalIP", "address": node.address()}),
+        json!({"type": "Hostname", "address": node.hostname()}),
+    ];
+    let version = &node.image.version;
+    json!({
+        "addresses": addresses, "capacity": capacity, "allocatable": allocatable, "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        "nodeInfo": {
+            "architecture": node.image.arch, "bootID": node.boot_id, "containerRuntimeVersion": "containerd://2.2.1", "kernelVersion": "6.18.22-talos",
+            "kubeProxyVersion": "", "kubeletVersion": config.kubelet_tag(), "machineID": node.hardware.uuid.replace('-', ""), "operatingSystem": "linux",
+            "osImage": format!("Talos (v{version})"), "systemUUID": node.hardware.uuid,
+        },
+    })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ready {
+    Starting,
+    Yes,
+    NoNetwork,
+    Unknown,
+}
+
+fn conditions(ready: Ready, now: &str) -> Value {
+    let one = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "lastHeartbeatTime": now, "lastTransitionTime": now, "reason": reason, "message": message});
+    let no_network = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized";
+    let (status, reason, message) = match ready {
+        Ready::Yes => ("True", "KubeletReady", "kubelet is posting ready status"),
+        Ready::Starting | Ready::NoNetwork => ("False", "KubeletNotReady", no_network),
+        Ready::Unknown => ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."),
+    };
+    if ready == Ready::Unknown {
+        return json!(["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"].map(|kind| one(kind, status, reason, message)));
+    }
+    json!([
+        one(
+            "MemoryPressure",
+            "False",
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available"
+        ),
+        one(
+            "DiskPressure",
+            "False",
+            "KubeletHasNoDiskPressure",
+            "kubelet has no disk pressure"
+        ),
+        one(
+            "PIDPressure",
+            "False",
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available"
+        ),
+        one("Ready", status, reason, message),
+    ])
+}
+
+fn set_taint(object: &mut Value, key: &str, effects: &[&str]) {
+    let mut taints: Vec<Value> = object["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    taints.retain(|taint| taint["key"] != key);
+    taints.extend(effects.iter().map(|effect| json!({"key": key, "effect": effect})));
+    object["spec"]["taints"] = Value::Array(taints);
+}
+
+/// The kubelet reports its node; without a network it stays not ready. A CNI that somebody else installed shows as a DaemonSet.
+pub(crate) fn set_ready(store: &Store, name: &str, flannel: bool, now: &str) {
+    let other_cni = || {
+        store.list(&kinds::DAEMON_SETS, Some("kube-system")).1.iter().any(|set| {
+            set["metadata"]["name"]
+                .as_str()
+                .is_some_and(|name| name.contains("cilium") || name.contains("calico"))
+        })
+    };
+    let ready = flannel || other_cni();
+    let _ = store.update(&Key::new(&kinds::NODES, "", name), |object| {
+        object["status"]["conditions"] = conditions(if ready { Ready::Yes } else { Ready::NoNetwork }, now);
+        set_taint(object, "node.kubernetes.io/unreachable", &[]);
+        set_taint(
+            object,
+            "node.kubernetes.io/not-ready",
+            if ready { &[] } else { &["NoSchedule", "NoExecute"] },
+        );
+        Ok(())
+    });
+}
+
+/// The node controller's verdict on a silent kubelet; nothing if the machine has booted again since.
+pub(crate) fn set_unknown(store: &Store, name: &str, boot: &str, now: &str) {
+    let _ = store.update(&Key::new(&kinds::NODES, "", name), |object| {
+        if object["status"]["nodeInfo"]["bootID"] == boot {
+            object["status"]["conditions"] = conditions(Ready::Unknown, now);
+            set_taint(object, "node.kubernetes.io/unreachable", &["NoSchedule", "NoExecute"]);
+        }
+        Ok(())
+    });
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    Starting,
+    Ready,
+}
+
+pub(crate) fn pod_status(name: &str, image: &str, address: IpAddr, health: Health, now: &str) -> Value {
+    let ready = health == Health::Ready;
+    let word = if ready { "True" } else { "False" };
+    let one =
+        |kind: &str, status: &str| json!({"lastProbeTime": null, "lastTransitionTime": now, "status": status, "type": kind});
+    let conditions = [
+        one("PodReadyToStartContainers", "True"),
+        one("Initialized", "True"),
+        one("Ready", word),
+        one("ContainersReady", word),
+        one("PodScheduled", "True"),
+    ];
+    let container = json!({
+        "image": image, "lastState": {}, "name": name, "ready": ready, "restartCount": if ready { 0 } else { 2 }, "started": ready,
+        "state": if ready { json!({"running": {"startedAt": now}}) } else { json!({"waiting": {"reason": "CrashLoopBackOff"}}) },
+    });
+    json!({
+        "conditions": conditions, "containerStatuses": [container], "hostIP": address, "hostIPs": [{"ip": address}], "phase": "Running",
+        "podIP": address, "podIPs": [{"ip": address}], "qosClass": "Burstable", "startTime": now,
+    })
+}
+
+/// The pod that the API server shows for a static pod.
+pub(crate) fn write_mirror_pod(store: &Store, component: &Component, node: &str, image: &str, status: &Value, now: &str) {
+    let name = component.name;
+    let key = Key::new(&kinds::PODS, "kube-system", &format!("{name}-{node}"));
+    let labels = json!({"k8s-app": name, "component": name, "tier": "control-plane"});
+    let object = json!({
+        "metadata": {"labels": labels, "annotations": {"talos.dev/config-version": "1", "kubernetes.io/config.source": "http"}},
+        "spec": {"nodeName": node, "hostNetwork": true, "priorityClassName": "system-cluster-critical", "containers": [{"name": name, "image": image}]},
+        "status": status,
+    });
+    create(store, &key, object, now);
+    let _ = store.update(&key, |pod| {
+        pod["status"] = status.clone();
+        pod["spec"]["containers"][0]["image"] = json!(image);
+        Ok(())
+    });
+}

@@ -1,0 +1,193 @@
+//! Reboot, reset and shutdown: sequences that end a boot.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use talos_proto::{common, machine};
+
+use super::etcd::EtcdError;
+use super::node::{Ending, EtcdState, Node, Sequence};
+use super::services::ServiceState;
+
+/// What is to be wiped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wipe {
+    pub state: bool,
+    pub ephemeral: bool,
+    pub disk: bool,
+}
+
+/// How a sequence was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub sequence: Sequence,
+    pub actor: String,
+    pub ending: Ending,
+    /// Leave etcd first; a failure then stops the reset.
+    pub graceful: bool,
+    pub wipe: Wipe,
+    /// Take over whatever runs.
+    pub force: bool,
+    /// Skip the tear-down of pods.
+    pub abrupt: bool,
+}
+
+impl Order {
+    pub fn reboot(actor: String, ending: Ending) -> Self {
+        Self {
+            sequence: Sequence::Reboot,
+            actor,
+            ending,
+            graceful: false,
+            wipe: Wipe::default(),
+            force: false,
+            abrupt: false,
+        }
+    }
+
+    pub fn shutdown(actor: String, abrupt: bool) -> Self {
+        Self {
+            sequence: Sequence::Shutdown,
+            actor,
+            ending: Ending::Off,
+            graceful: false,
+            wipe: Wipe::default(),
+            force: true,
+            abrupt,
+        }
+    }
+}
+
+/// Begins a sequence, or publishes that another one is in the way.
+pub(crate) fn begin(node: &Arc<Node>, order: Order) {
+    let allowed = {
+        let mut state = node.lock();
+        let allowed = match state.sequence {
+            None => true,
+            Some(Sequence::Reboot | Sequence::Reset) if order.sequence == Sequence::Reboot => true,
+            Some(_) => order.force,
+        };
+        if allowed {
+            state.sequence = Some(order.sequence);
+        }
+        allowed
+    };
+    if !allowed {
+        return publish_locked(node, order.sequence);
+    }
+    node.beat();
+    let own = Arc::clone(node);
+    node.spawn(async move { run(own, order).await });
+}
+
+fn publish_locked(node: &Node, sequence: Sequence) {
+    let error = common::Error {
+        code: common::Code::Locked.into(),
+        message: "sequence not started: locked".to_owned(),
+        details: Vec::new(),
+    };
+    let event = machine::SequenceEvent {
+        sequence: sequence.word().to_owned(),
+        action: machine::sequence_event::Action::Noop.into(),
+        error: Some(error),
+    };
+    node.events.publish("SequenceEvent", &event);
+}
+
+async fn run(node: Arc<Node>, order: Order) {
+    let actor = order.actor.as_str();
+    node.sequence_event(order.sequence.word(), true, actor);
+    node.set_stage(order.sequence.stage());
+    node.phase_event("cleanup", true, actor);
+    node.task_event("stopAllPods", true, actor);
+    let has_pods = node.is_registered();
+    if has_pods && !order.abrupt {
+        node.pass(node.site.timing.stop_pods).await;
+    }
+    node.task_event("stopAllPods", false, actor);
+    node.phase_event("cleanup", false, actor);
+    if order.graceful
+        && let Err(why) = leave_etcd(&node)
+    {
+        return fail(&node, &order, &why).await;
+    }
+    stop_services(&node, actor).await;
+    if order.wipe != Wipe::default() {
+        node.pass(node.site.timing.wipe).await;
+        wipe(&node, &order.wipe);
+    }
+    node.pass(if order.ending == Ending::Off {
+        Duration::from_secs(1)
+    } else {
+        node.site.timing.kexec
+    })
+    .await;
+    if order.ending == Ending::Reboot && node.faults().kexec_hangs {
+        // The API is gone and nothing follows: only a power cycle helps.
+        node.alive.cancel();
+        std::future::pending::<()>().await;
+    }
+    node.end(order.ending);
+}
+
+fn leave_etcd(node: &Arc<Node>) -> Result<(), String> {
+    let Some((cluster, member)) = node.etcd() else { return Ok(()) };
+    cluster.remove(member, member).map_err(|error| leave_error(member, &error))?;
+    node.lock().etcd = EtcdState::Left;
+    cluster.stop(member);
+    node.disk.change(|installed| installed.ephemeral.etcd = None);
+    Ok(())
+}
+
+pub(crate) fn leave_error(member: u64, error: &EtcdError) -> String {
+    format!("failed to leave cluster: 1 error(s) occurred:\n\tfailed to remove member {member}: {error}")
+}
+
+async fn fail(node: &Arc<Node>, order: &Order, why: &str) {
+    let message = format!(
+        "sequence failed: error running phase in {} sequence: {why}",
+        order.sequence.word()
+    );
+    node.lock().sequence = None;
+    super::boot::fail_sequence(node, &message).await;
+}
+
+/// The API goes with the services; streams of events end cleanly before.
+async fn stop_services(node: &Arc<Node>, actor: &str) {
+    node.phase_event("stopEverything", true, actor);
+    node.events.close();
+    node.task_event("stopAllServices", true, actor);
+    if let Some((cluster, member)) = node.etcd() {
+        node.lock().etcd = EtcdState::Idle;
+        node.beat();
+        // The shared address is given back before etcd stops.
+        tokio::task::yield_now().await;
+        for (vip, _) in node.config().map(|config| config.vips(&node.nics)).unwrap_or_default() {
+            cluster.release(vip, member);
+        }
+        cluster.stop(member);
+        super::kubelet::fell_silent(node, &cluster);
+    }
+    node.lock().apiserver = false;
+    for service in ["kubelet", "etcd", "trustd", "cri"] {
+        if node.services.get(service).is_some() {
+            node.set_service(service, ServiceState::Finished, "Service finished successfully");
+        }
+    }
+    node.announce();
+    node.api.close();
+}
+
+fn wipe(node: &Node, wipe: &Wipe) {
+    if wipe.disk {
+        return node.disk.wipe();
+    }
+    node.disk.change(|installed| {
+        if wipe.state {
+            installed.state = None;
+        }
+        if wipe.ephemeral {
+            installed.ephemeral = super::disk::Ephemeral::default();
+        }
+    });
+}

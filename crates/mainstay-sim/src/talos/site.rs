@@ -1,0 +1,194 @@
+//! What all guests of a world share: network, clock, randomness, and who is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use mainstay_net::{Entropy, Network, SimNet, Wall};
+use pve_sim::guest::Pace;
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use super::node::Node;
+use crate::timing::Timing;
+
+pub(crate) struct Site {
+    pub network: Arc<dyn Network>,
+    /// The network in memory. On loopback it still says who reaches whom.
+    pub sim: SimNet,
+    pub wall: Wall,
+    pub entropy: Entropy,
+    pub pace: Pace,
+    pub timing: Timing,
+    rooms: Mutex<BTreeMap<String, Arc<Room>>>,
+    nodes: Mutex<BTreeMap<IpAddr, Weak<Node>>>,
+    faults: Mutex<BTreeMap<String, NodeFaults>>,
+    serial: AtomicU64,
+}
+
+/// Bad days of one machine, by VM name; changed while it runs.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct NodeFaults {
+    /// NTP never answers.
+    pub no_time_sync: bool,
+    /// Workers cannot reach port 50001 of this control plane.
+    pub trustd_blocked: bool,
+    /// The learner that runs here is never promoted.
+    pub no_promotion: bool,
+    /// The next so many answers to ApplyConfiguration are lost: the config is taken, the connection breaks.
+    pub lose_apply_answers: u32,
+    pub lose_bootstrap_answers: u32,
+    /// An extension service that never starts.
+    pub broken_extension: bool,
+    /// Reboots by kexec never come back; only a power cycle helps.
+    pub kexec_hangs: bool,
+    /// The system clock is off by so many seconds until time is synced.
+    pub clock_skew: i64,
+    /// Image pulls fail with "not found".
+    pub image_not_found: bool,
+    /// Installing to disk fails.
+    pub install_fails: bool,
+}
+
+/// Nodes that share an OS certificate authority find each other here.
+#[derive(Default)]
+pub(crate) struct Room {
+    nodes: Mutex<BTreeMap<IpAddr, Weak<Node>>>,
+    control_planes: Mutex<BTreeMap<IpAddr, Weak<Node>>>,
+    pulse: watch::Sender<u64>,
+}
+
+impl Room {
+    /// Wakes when a node of this cluster has changed in a way that others wait for.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.pulse.subscribe()
+    }
+
+    pub fn beat(&self) {
+        self.pulse.send_modify(|count| *count += 1);
+    }
+
+    pub fn nodes(&self) -> Vec<Arc<Node>> {
+        self.nodes
+            .lock()
+            .expect("plain data")
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    pub fn control_planes(&self) -> Vec<Arc<Node>> {
+        self.control_planes
+            .lock()
+            .expect("plain data")
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// Nobody waits for a newcomer, only for what it will offer: hence this wakes nobody.
+    pub fn enter(&self, node: &Arc<Node>, address: IpAddr, control_plane: bool) {
+        self.nodes.lock().expect("plain data").insert(address, Arc::downgrade(node));
+        let mut control_planes = self.control_planes.lock().expect("plain data");
+        if control_plane {
+            control_planes.insert(address, Arc::downgrade(node));
+        } else {
+            control_planes.remove(&address);
+        }
+    }
+
+    pub fn leave(&self, node: &Node) {
+        let other =
+            |_: &IpAddr, other: &mut Weak<Node>| other.upgrade().is_some_and(|other| !std::ptr::eq(&raw const *other, node));
+        self.nodes.lock().expect("plain data").retain(other);
+        self.control_planes.lock().expect("plain data").retain(other);
+    }
+}
+
+impl Site {
+    pub fn new(network: Arc<dyn Network>, sim: SimNet, wall: Wall, entropy: Entropy, pace: Pace, timing: Timing) -> Arc<Self> {
+        Arc::new(Self {
+            network,
+            sim,
+            wall,
+            entropy,
+            pace,
+            timing,
+            rooms: Mutex::default(),
+            nodes: Mutex::default(),
+            faults: Mutex::default(),
+            serial: AtomicU64::new(0),
+        })
+    }
+
+    pub fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The room of a cluster, by its OS authority.
+    pub fn room(&self, authority: &str) -> Arc<Room> {
+        Arc::clone(
+            self.rooms
+                .lock()
+                .expect("plain data")
+                .entry(authority.to_owned())
+                .or_default(),
+        )
+    }
+
+    fn directory(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Weak<Node>>> {
+        self.nodes.lock().expect("plain data")
+    }
+
+    pub fn node_at(&self, address: IpAddr) -> Option<Arc<Node>> {
+        self.directory().get(&address).and_then(Weak::upgrade)
+    }
+
+    pub fn register(&self, node: &Arc<Node>, address: IpAddr) {
+        self.directory().insert(address, Arc::downgrade(node));
+        self.sim.attach(address);
+    }
+
+    /// The node is gone from the network: its addresses answer nothing at all.
+    pub fn forget(&self, node: &Node) {
+        let mut gone = BTreeSet::new();
+        self.directory().retain(|address, other| {
+            let own = other.upgrade().is_none_or(|other| std::ptr::eq(&raw const *other, node));
+            if own {
+                gone.insert(*address);
+            }
+            !own
+        });
+        gone.iter().for_each(|address| self.sim.detach(*address));
+    }
+
+    pub fn forget_address(&self, address: IpAddr) {
+        self.directory().remove(&address);
+        self.sim.detach(address);
+    }
+
+    /// Whether packets pass between two addresses of this world.
+    pub fn reaches(&self, from: IpAddr, to: IpAddr) -> bool {
+        from == to || self.sim.is_open(from, to) && self.sim.is_open(to, from)
+    }
+
+    pub fn faults(&self, machine: &str) -> NodeFaults {
+        self.faults
+            .lock()
+            .expect("plain data")
+            .get(machine)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    pub fn set_faults(&self, machine: &str, faults: NodeFaults) {
+        self.faults.lock().expect("plain data").insert(machine.to_owned(), faults);
+    }
+
+    /// Changes the faults of a machine in place; what it returns is handed through.
+    pub fn change_faults<T>(&self, machine: &str, change: impl FnOnce(&mut NodeFaults) -> T) -> T {
+        change(self.faults.lock().expect("plain data").entry(machine.to_owned()).or_default())
+    }
+}

@@ -1,0 +1,131 @@
+//! How long things take. The defaults are what a real three-control-plane cluster of Talos 1.13.9 took, plus firmware and kernel
+//! of a small VM; a world scales all of them with its pace, or replaces single ones.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+/// Times of a life without trouble.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Timing {
+    /// An asset that nobody asked for before is built first.
+    #[serde(deserialize_with = "seconds")]
+    pub image_build: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub image_download: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub firmware: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub kernel: Duration,
+    /// Sequence `initialize`: machined, containerd and apid come up.
+    #[serde(deserialize_with = "seconds")]
+    pub initialize: Duration,
+    /// From an accepted config until the API answers with the cluster's certificate.
+    #[serde(deserialize_with = "seconds")]
+    pub apid_restart: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub install: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub cri: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub image_pull: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub kubelet_healthy: Duration,
+    /// From the Bootstrap call until etcd has data: a second call is not refused before.
+    #[serde(deserialize_with = "seconds")]
+    pub bootstrap_unguarded: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub etcd_healthy: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub etcd_join_retry: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub etcd_learner_starts: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub etcd_promotion: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub etcd_election: Duration,
+    /// From healthy etcd until the API server serves.
+    #[serde(deserialize_with = "seconds")]
+    pub apiserver: Duration,
+    /// From a serving API server until KubePrism trusts it; kubelet, scheduler and controller manager depend on it.
+    #[serde(deserialize_with = "seconds")]
+    pub kubeprism: Duration,
+    /// From a serving API server until the bootstrap manifests are in it.
+    #[serde(deserialize_with = "seconds")]
+    pub manifests: Duration,
+    /// From the moment a kubelet may register until its Node exists.
+    #[serde(deserialize_with = "seconds")]
+    pub node_registers: Duration,
+    /// From the Node until its network is there.
+    #[serde(deserialize_with = "seconds")]
+    pub node_ready: Duration,
+    /// Static pod states are reported on a tick.
+    #[serde(deserialize_with = "seconds")]
+    pub static_pod_tick: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub time_sync: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub trustd_answer: Duration,
+    /// Pods that must stop before a node reboots, resets or shuts down.
+    #[serde(deserialize_with = "seconds")]
+    pub stop_pods: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub wipe: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub kexec: Duration,
+    /// How long the VIP stays with a holder that died.
+    #[serde(deserialize_with = "seconds")]
+    pub vip_lease: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub boot_timeout: Duration,
+    /// A Node whose kubelet is silent turns `Unknown` after this time.
+    #[serde(deserialize_with = "seconds")]
+    pub node_grace: Duration,
+}
+
+fn seconds<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    let seconds = f64::deserialize(input)?;
+    Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+}
+
+const fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            image_build: ms(25_000),
+            image_download: ms(12_000),
+            firmware: ms(5_000),
+            kernel: ms(9_000),
+            initialize: ms(1_000),
+            apid_restart: ms(300),
+            install: ms(30_000),
+            cri: ms(1_000),
+            image_pull: ms(1_300),
+            kubelet_healthy: ms(1_900),
+            bootstrap_unguarded: ms(400),
+            etcd_healthy: ms(5_000),
+            etcd_join_retry: ms(3_000),
+            etcd_learner_starts: ms(500),
+            etcd_promotion: ms(500),
+            etcd_election: ms(1_500),
+            apiserver: ms(18_000),
+            kubeprism: ms(44_000),
+            manifests: ms(55_000),
+            node_registers: ms(20_000),
+            node_ready: ms(11_000),
+            static_pod_tick: ms(15_000),
+            time_sync: ms(500),
+            trustd_answer: ms(200),
+            stop_pods: ms(10_000),
+            wipe: ms(2_000),
+            kexec: ms(2_000),
+            vip_lease: ms(60_000),
+            boot_timeout: ms(70 * 60 * 1000),
+            node_grace: ms(50_000),
+        }
+    }
+}
