@@ -49,7 +49,7 @@ fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Fault>) {
             )
             .label(format!("nothing left for `{}`", first.name))
             .why("ordinal 1 gets the start of the range, and each machine keeps its own.")
-            .help("make the range longer, write `+` behind its start, or lower `count`."),
+            .help("make the range longer, write `+` after its start, or lower `count`."),
         );
     }
 }
@@ -75,52 +75,59 @@ fn outside(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
     }
 }
 
-/// Addresses of things that are there already.
-fn fixed(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
-    let literal = |host: Option<&str>| host.and_then(|host| host.parse::<Ipv4Addr>().ok());
-    let pve = draft
-        .datacenter
+/// Something that has an address already.
+struct Neighbour {
+    name: &'static str,
+    address: Spanned<Ipv4Addr>,
+}
+
+/// The gateway and the VIP, and the PVE and jump hosts where they are given by address.
+fn neighbours(draft: &Draft) -> Vec<Neighbour> {
+    let host = |host: &str, span: Span| host.parse().ok().map(|value| Spanned { value, span });
+    let datacenter = &draft.datacenter;
+    // On loopback the simulator's PVE shares the network with its guests, each on a port of its own.
+    let apart = draft.network.cidr.value().is_none_or(|cidr| !cidr.network().is_loopback());
+    let pve = datacenter
         .endpoint
         .is()
-        .and_then(|url| Some((literal(url.value.host_str())?, url.span)));
-    let jump = draft
-        .datacenter
+        .filter(|_| apart)
+        .and_then(|url| host(url.value.host_str()?, url.span));
+    let jump = datacenter
         .jump
         .is()
-        .and_then(|jump| Some((literal(Some(&jump.value.host))?, jump.span)));
-    let mut others: Vec<(&str, Ipv4Addr, Span)> = Vec::new();
-    others.extend(
-        draft
-            .network
-            .gateway
-            .is()
-            .map(|given| ("the gateway", given.value, given.span)),
-    );
-    others.extend(draft.network.vip.is().map(|given| ("the VIP", given.value, given.span)));
-    let loopback = draft.network.cidr.value().is_some_and(|cidr| cidr.network().is_loopback());
-    others.extend(
-        pve.filter(|_| !loopback)
-            .map(|(address, span)| ("the PVE endpoint", address, span)),
-    );
-    others.extend(
-        jump.filter(|(address, _)| Some(*address) != pve.map(|pve| pve.0) && !loopback)
-            .map(|(address, span)| ("the jump host", address, span)),
-    );
-    for (by, address, span) in &others {
-        if let Some(member) = roster
-            .iter()
-            .find(|member| member.address.as_ref().is_some_and(|own| own.value == *address))
+        .filter(|_| apart)
+        .and_then(|jump| host(&jump.value.host, jump.span));
+    let jump = jump.filter(|jump| pve.as_ref().is_none_or(|pve| pve.value != jump.value));
+    let named = [
+        ("the gateway", draft.network.gateway.is().cloned()),
+        ("the VIP", draft.network.vip.is().cloned()),
+        ("the PVE endpoint", pve),
+        ("the jump host", jump),
+    ];
+    named
+        .into_iter()
+        .filter_map(|(name, address)| Some(Neighbour { name, address: address? }))
+        .collect()
+}
+
+fn fixed(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+    let first: BTreeMap<Ipv4Addr, &Member<'_>> = roster
+        .iter()
+        .rev()
+        .filter_map(|member| Some((member.address.as_ref()?.value, member)))
+        .collect();
+    for Neighbour { name, address } in neighbours(draft) {
+        if let Some(member) = first.get(&address.value)
             && let Some(own) = &member.address
         {
-            faults.push(taken(own, &format!("`{}`", member.name), by, *span));
+            faults.push(taken(own, &format!("`{}`", member.name), name, address.span));
         }
-    }
-    if let Some(vip) = draft.network.vip.is()
-        && let Some((by, _, span)) = others
-            .iter()
-            .find(|(by, address, _)| by.starts_with("the PVE") && *address == vip.value)
-    {
-        faults.push(taken(vip, "the VIP", by, *span));
+        if let Some(vip) = draft.network.vip.is()
+            && vip.value == address.value
+            && !["the VIP", "the gateway"].contains(&name)
+        {
+            faults.push(taken(vip, "the VIP", name, address.span));
+        }
     }
 }
 
