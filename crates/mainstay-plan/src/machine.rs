@@ -1,6 +1,6 @@
 //! A machine's VM, from nothing to running: claim, fill, grow, start; or from where it was left.
 
-use mainstay_spec::{Firmware, Role};
+use mainstay_spec::{Firmware, Role, StorageId};
 
 use crate::cluster::{Brought, Course, Turn};
 use crate::desired::Wanted;
@@ -9,7 +9,7 @@ use crate::observed::{Leftover, Power, Seen};
 use crate::place::{self, Storages};
 use crate::plan::{Adding, Drift};
 use crate::shape::{self, Change, Difference, SYSTEM_SERIAL};
-use crate::step::{Action, Claim, Fill, Impact, Remark, StepId, Subject, VmRef};
+use crate::step::{Action, Claim, Fill, ImageSource, Impact, Remark, StepId, Subject, VmRef};
 use crate::survey::{Machine, Owned, SYSTEM_SLOT};
 
 const EFI_SLOT: &str = "efidisk0";
@@ -137,11 +137,9 @@ impl<'a> Course<'_, 'a> {
     }
 
     /// The fill of a VM that has nothing.
-    fn whole_fill(&self, wanted: &Wanted, vm: &VmRef, storages: &Storages, image: crate::step::ImageSource) -> Fill {
+    fn whole_fill(&self, wanted: &Wanted, vm: &VmRef, storages: &Storages, image: ImageSource) -> Fill {
         let shape = &wanted.machine.shape;
-        let on = |storage: &Option<mainstay_spec::StorageId>| {
-            storage.as_ref().map_or_else(|| storages.disks.clone(), ToString::to_string)
-        };
+        let on = |storage: &Option<StorageId>| storage.as_ref().map_or_else(|| storages.disks.clone(), ToString::to_string);
         let system = shape::new_disk(SYSTEM_SLOT.to_owned(), on(&shape.disk.storage), &shape.disk, SYSTEM_SERIAL);
         let extra = shape
             .disks
@@ -220,7 +218,7 @@ impl<'a> Course<'_, 'a> {
         self.tell_drift(wanted, owned, &difference);
         let mut last = self.repair_marks(wanted, owned);
         if !owned.is_filled() {
-            return self.go_on_unfilled(wanted, owned, storages, last);
+            return self.go_on_unfilled(wanted, owned, &difference, storages, last);
         }
         last = self.grow(wanted, owned, &difference, last);
         if owned.runs() {
@@ -294,6 +292,7 @@ impl<'a> Course<'_, 'a> {
         &mut self,
         wanted: &'a Wanted,
         owned: &Owned<'a>,
+        difference: &Difference,
         storages: Result<Storages, String>,
         last: Option<StepId>,
     ) -> Brought {
@@ -314,7 +313,8 @@ impl<'a> Course<'_, 'a> {
         let stopped = owned
             .runs()
             .then(|| self.step(wanted, stop).because("it runs without a disk").needs(last).add());
-        let mut needs = vec![last, stopped, image.1];
+        let changed = self.change_now(wanted, owned, difference, stopped.or(last));
+        let mut needs = vec![changed, stopped, image.1];
         needs.extend(leftovers.iter().map(|left| Some(self.free(left, last))));
         let mut fill = self.whole_fill(wanted, &owned.at(), &storages, image.0);
         missing_only(&mut fill, owned);
@@ -365,7 +365,7 @@ impl<'a> Course<'_, 'a> {
         last: Option<StepId>,
     ) -> Option<StepId> {
         let storages = storages?;
-        let source = crate::step::ImageSource {
+        let source = ImageSource {
             storage: storages.images.clone(),
             file: self.wish.image.file.clone(),
         };

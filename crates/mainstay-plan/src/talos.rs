@@ -279,12 +279,13 @@ impl<'a> Course<'_, 'a> {
     }
 
     fn may_take(&self, turn: &Turn<'a>, etcd: &Etcd) -> Result<(), String> {
-        if !turn.wanted.is_control_plane() || !turn.restarts() {
+        if !turn.restarts() {
             return Ok(());
         }
         match (etcd, &self.survey.observed.etcd) {
             (Etcd::Blank, _) => Ok(()),
-            (Etcd::Unknown(why), _) => Err(format!("whether etcd survives its restart is unknown: {why}")),
+            (Etcd::Unknown(why), _) => Err(format!("how the cluster is cannot be seen: {why}")),
+            (Etcd::Exists, _) if !turn.wanted.is_control_plane() => Ok(()),
             (Etcd::Exists, Seen::Yes(members)) => gate::may_restart(members, turn.wanted.name()),
             (Etcd::Exists, Seen::No) => Err("whether etcd survives its restart is unknown".to_owned()),
             (Etcd::Exists, Seen::Unknown(why)) => Err(format!("whether etcd survives its restart is unknown: {why}")),
@@ -436,6 +437,7 @@ impl<'a> Course<'_, 'a> {
                 Node::Held => continue,
                 Node::Configure { joins: true, .. } if done.bootstrap.is_none() => continue,
                 Node::Configured(running) => not_voting(running),
+                Node::Configure { joins: false, .. } => "it was away".to_owned(),
                 Node::Configure { .. } => "a member of the new cluster".to_owned(),
             };
             let action = Action::EtcdJoin {

@@ -235,6 +235,14 @@ fn a_stopped_machine_is_started_again() {
 }
 
 #[test]
+fn a_claimed_machine_is_changed_to_what_the_file_says_now() {
+    let mut world = killed_after(ONE, |step| is(step, "machine.claim")).edit("count: 1,", "count: 1, cpu: 8,");
+    let trace = world.plan().trace();
+    assert!(trace.contains("machine.change lab-cp-1 cores: cpu 4 -> 8"), "{trace}");
+    assert_eq!(world.settle(), 1);
+}
+
+#[test]
 fn a_datacenter_after_a_power_cut_is_started_and_never_bootstrapped_again() {
     let mut world = settled(THREE_AND_TWO);
     world.vms().values_mut().for_each(|vm| vm.power = Power::Stopped);

@@ -522,6 +522,20 @@ impl World {
         }
     }
 
+    /// Nobody takes a member down whom the others need for their majority.
+    fn assert_quorum_without(&self, name: &str) {
+        let is_member = self.members.iter().any(|(_, member)| member == name);
+        if self.down || !is_member || self.members.len() == 1 {
+            return;
+        }
+        let others = self
+            .members
+            .iter()
+            .filter(|(_, member)| member != name && self.answering(member))
+            .count();
+        assert!(others > self.members.len() / 2, "{name} goes down, and etcd with it");
+    }
+
     fn carry_out(&mut self, step: &Step) {
         let name = step.subject.to_string();
         match &step.action {
@@ -635,8 +649,14 @@ impl World {
                 let config = self.config_at(vm.vmid);
                 config.description = mark.write_into(&config.description);
             }
-            Action::MachineReboot { vm, .. } => self.config_at(vm.vmid).pending.clear(),
-            Action::MachineStop { vm } => self.at(vm.vmid).power = Power::Stopped,
+            Action::MachineReboot { vm, .. } => {
+                self.assert_quorum_without(&name);
+                self.config_at(vm.vmid).pending.clear();
+            }
+            Action::MachineStop { vm } => {
+                self.assert_quorum_without(&name);
+                self.at(vm.vmid).power = Power::Stopped;
+            }
             Action::MachineDelete { vm, .. } => {
                 assert_eq!(self.at(vm.vmid).power, Power::Stopped, "{vm} runs");
                 self.vms().remove(&vm.vmid);
@@ -676,6 +696,11 @@ impl World {
                 }
             }
             Action::EtcdLeave { member, by } => {
+                let healthy = self.members.iter().filter(|(_, name)| self.answering(name)).count();
+                assert!(
+                    healthy > self.members.len() / 2,
+                    "etcd without a majority cannot change its members"
+                );
                 if let LeaveBy::Itself(_) = by {
                     self.guest(&member.name).etcd = false;
                 }
