@@ -2,6 +2,7 @@
 
 mod support;
 
+use sha2::{Digest, Sha256};
 use support::{differences, documents, read};
 use talos_config::versions::Contract;
 use talos_config::{Config, Patch, PatchError};
@@ -186,4 +187,25 @@ fn a_patch_that_is_neither_form_is_an_error() {
     for text in ["just text", "a: 1", "", "5", "- 1\n- 2\n"] {
         assert!(Patch::parse("p", text, CONTRACT).is_err(), "{text:?}");
     }
+}
+
+/// Recorded from talosctl 1.13.9: a base, a patch, and the hash of what came out or the error.
+#[test]
+fn many_more_patches_give_the_bytes_of_talosctl() {
+    let recording = support::raw("patches.txt");
+    let mut compared = 0;
+    for case in recording.split("### ").skip(1) {
+        let (base, rest) = case.split_once('\n').unwrap();
+        let (patch, expected) = rest.split_once("\n=== ").unwrap();
+        let ours = match patched_text(base, &format!("{patch}\n")) {
+            Ok(config) => format!(
+                "sha256 {}",
+                hex::encode(Sha256::digest(format!("{}\n", config.to_yaml().trim_end())))
+            ),
+            Err(error) => format!("error {}", error.problem).trim_end().to_owned(),
+        };
+        assert_eq!(ours, expected.trim_end(), "{base}\n{patch}");
+        compared += 1;
+    }
+    assert_eq!(compared, 102);
 }

@@ -4,9 +4,9 @@ mod support;
 
 use semver::Version;
 use support::{data, raw, read};
-use talos_config::Config;
 use talos_config::validate::{Mode, Options, validate};
 use talos_config::versions::Contract;
+use talos_config::{Config, Patch};
 
 /// What the validator prints: warnings, then the errors or `VALID`. Blank lines are dropped, as they were in the recordings.
 fn judge(text: &str, talos: &Version, options: Options) -> String {
@@ -227,4 +227,31 @@ fn old_and_new_hostname_together_are_refused_before_a_node_sees_them() {
         Some("\t* stable hostname is already set in v1alpha1 config"),
         "{verdict}"
     );
+}
+
+/// Recorded from the three validators: a patch of a plain config, and what they said about the result.
+#[test]
+fn many_more_verdicts_equal_those_of_the_real_validators() {
+    let recording = raw("verdicts.txt");
+    let mut compared = 0;
+    for case in recording.split("### ").skip(1) {
+        let (heading, rest) = case.split_once('\n').unwrap();
+        let (name, role) = heading.split_once(' ').unwrap();
+        let base = read(format!("v1.13.9/a-plain/{role}.yaml"));
+        let mut parts = rest.split("=== ");
+        let patch = parts.next().unwrap();
+        for verdict in parts {
+            let (versions, expected) = verdict.split_once('\n').unwrap();
+            for version in versions.split(' ') {
+                let talos: Version = version.parse().unwrap();
+                let contract = Contract::of(&talos);
+                let patch = Patch::parse(name, patch, contract).unwrap();
+                let config = Config::parse(&base, contract).unwrap().patched([&patch], contract).unwrap();
+                let ours = judge(&config.to_yaml(), &talos, Options::talosctl(Mode::Cloud));
+                assert_eq!(ours, without_blank_lines(expected), "{name} {version}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 300, "{compared}");
 }

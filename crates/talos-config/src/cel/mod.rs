@@ -16,7 +16,7 @@ pub enum Scope {
 
 /// Checks that an expression compiles to a boolean.
 pub fn check_bool(source: &str, scope: Scope) -> Result<(), String> {
-    let tree = lexer::tokens(source).and_then(|tokens| parser::parse(source, &tokens));
+    let tree = lexer::tokens(source).and_then(|tokens| parser::parse(&tokens));
     let found = tree
         .and_then(|tree| check::type_of(&tree, scope))
         .map_err(|fault| fault.show(source))?;

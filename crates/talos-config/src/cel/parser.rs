@@ -31,7 +31,7 @@ const STARTS: &str =
 /// Nesting beyond this is not a selector.
 const MAX_DEPTH: usize = 100;
 
-pub fn parse(source: &str, tokens: &[Spanned]) -> Result<Tree, Fault> {
+pub fn parse(tokens: &[Spanned]) -> Result<Tree, Fault> {
     let mut parser = Parser {
         tokens,
         next: 0,
@@ -40,7 +40,6 @@ pub fn parse(source: &str, tokens: &[Spanned]) -> Result<Tree, Fault> {
     let tree = parser.choice()?;
     let rest = parser.peek();
     if rest.token != Token::End {
-        debug_assert!(rest.at <= source.chars().count());
         return Err(Fault::new(
             rest.at,
             format!("Syntax error: extraneous input '{}' expecting <EOF>", rest.text),
