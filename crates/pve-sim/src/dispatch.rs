@@ -348,7 +348,7 @@ const INDEXES: &[(&str, &str, &[&str])] = &[
     ("/", "subdir", &[]),
     ("/access", "subdir", &["permissions", "vncticket"]),
     ("/cluster", "name", &[]),
-    ("/nodes/{node}", "name", &["execute"]),
+    ("/nodes/{node}", "name", &["execute", "vncwebsocket"]),
     ("/nodes/{node}/qemu/{vmid}", "subdir", &[]),
     ("/nodes/{node}/qemu/{vmid}/status", "subdir", &["resume"]),
     ("/nodes/{node}/tasks/{upid}", "name", &[]),

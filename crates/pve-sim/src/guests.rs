@@ -178,7 +178,7 @@ impl Linux {
         let section = config
             .split("- type: physical")
             .find(|s| s.contains(&format!("name: eth{index}\n")))?;
-        let field = |name: &str| Some(section.split(&format!("{name}: '")).nth(1)?.split('\'').next()?.to_string());
+        let field = |name: &str| Some(section.split(&format!(" {name}: '")).nth(1)?.split('\'').next()?.to_string());
         let mask: std::net::Ipv4Addr = field("netmask")?.parse().ok()?;
         Some((field("address")?, u32::from(mask).count_ones()))
     }

@@ -127,7 +127,7 @@ async fn wait_for_file(job: &Job, wanted: &Wanted, lock: Arc<RwLock<()>>) -> Res
 /// Cluster locks are tried once a second.
 async fn wait_for_cluster(job: &Job, wanted: &Wanted, lock: Arc<RwLock<()>>) -> Result<Held, Die> {
     let failed = |why: &str| Die::new(format!("cfs-lock '{}' error: {why}", wanted.name));
-    for _ in 0..wanted.patience.as_secs() {
+    for _ in 1..wanted.patience.as_secs() {
         job.say(format!("trying to acquire cfs lock '{}' ...", wanted.name));
         job.sleep(Duration::from_secs(1))
             .await

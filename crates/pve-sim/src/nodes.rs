@@ -95,11 +95,12 @@ fn status(call: &Call) -> Reply {
         "memory": memory(4 << 30), "swap": { "total": 0, "used": 0, "free": 0 },
         "rootfs": { "total": disk, "used": disk / 10, "free": disk / 10 * 9, "avail": disk / 10 * 9 }, "ksm": { "shared": 0 },
         "cpuinfo": {
-            "cpus": node.maxcpu, "cores": node.maxcpu, "sockets": 1, "model": "Simulated CPU", "mhz": "2400.000", "hvm": "1", "user_hz": 100,
+            "cpus": node.maxcpu, "cores": node.maxcpu, "sockets": 1, "model": "Simulated CPU", "vendor": "GenuineIntel", "family": "6", "mhz": "2400.000", "hvm": "1",
+            "user_hz": 100,
             "flags": "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat sse sse2 ht ssse3 cx16 sse4_1 sse4_2 popcnt aes avx",
         },
         "current-kernel": { "sysname": "Linux", "release": "6.14.11-1-pve", "version": "#1 SMP PREEMPT_DYNAMIC", "machine": "x86_64" },
-        "boot-info": { "mode": "efi", "secureboot": 0 },
+        "boot-info": { "mode": "legacy-bios" },
     })
     .into()
 }
@@ -345,7 +346,7 @@ pub(crate) fn cluster_tasks(call: &Call) -> Reply {
     Value::Array(visible.map(entry).collect()).into()
 }
 
-fn parse_upid<'a>(call: &'a Call) -> Result<&'a str, Die> {
+fn parse_upid(call: &Call) -> Result<&str, Die> {
     let upid = call.params.text("upid");
     let parts: Vec<&str> = upid.split(':').collect();
     let hex = |s: &str, len: usize| s.len() >= len && s.len() <= 9 && s.bytes().all(|b| b.is_ascii_hexdigit());
@@ -387,7 +388,18 @@ fn task_status(call: &Call) -> Answer {
 
 fn task_log(call: &Call) -> Answer {
     let state = call.job.dc.state();
-    let lines = find(call, &state, "Sys.Audit")?.log();
+    let lines = match find(call, &state, "Sys.Audit") {
+        Ok(task) => task.log(),
+        Err(die) if die.errors.values().any(|text| text == "no such task") => {
+            let line = json!({ "n": 1, "t": "unable to open file - No such file or directory" });
+            return Ok(Reply {
+                data: json!([line]),
+                total: Some(1),
+                raw: None,
+            });
+        }
+        Err(die) => return Err(die),
+    };
     if call.params.flag("download") {
         return Ok(download(lines));
     }

@@ -191,7 +191,7 @@ fn permissions(call: &Call) -> Answer {
             .into_iter()
             .map(|(p, propagate)| (p, json!(u8::from(propagate))))
             .collect();
-        if !granted.is_empty() {
+        if !granted.is_empty() || call.params.has("path") {
             shown.insert(path, Value::Object(granted));
         }
     }
@@ -677,7 +677,7 @@ fn is_acl_path(path: &str) -> bool {
     match parts[..] {
         [] | ["access" | "nodes" | "pool" | "sdn" | "storage" | "vms" | "mapping"] => true,
         ["access", "groups" | "realm"] | ["access", "groups" | "realm", _] => true,
-        ["nodes", _] | ["storage", _] => true,
+        ["nodes" | "storage", _] => true,
         ["pool", ..] => parts.len() <= 4,
         ["vms", id] => id.bytes().all(|b| b.is_ascii_digit()) && id.len() >= 3,
         [

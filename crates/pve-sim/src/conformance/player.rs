@@ -451,7 +451,7 @@ impl<'a> Player<'a> {
         let reply = self
             .request(&json!({ "as": observer, "method": "GET", "path": path, "via": "pve1" }))
             .await;
-        reply.json().map(|body| body["data"].clone()).unwrap_or(Value::Null)
+        reply.json().map_or(Value::Null, |body| body["data"].clone())
     }
 
     /// Waits for a task as the recorder did.
@@ -512,7 +512,7 @@ fn parse(bytes: &[u8]) -> Option<Reply> {
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     let mut lines = head.split("\r\n");
     let first = lines.next()?;
-    let rest = first.splitn(2, ' ').nth(1)?;
+    let rest = first.split_once(' ')?.1;
     let (status, reason) = rest.split_once(' ').unwrap_or((rest, ""));
     let headers = lines
         .filter_map(|l| l.split_once(':'))

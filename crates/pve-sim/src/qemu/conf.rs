@@ -100,8 +100,12 @@ impl Conf {
 
     /// What writing the file and reading it back makes of the values.
     pub fn settle(&mut self) -> Result<(), Die> {
-        for section in [&mut self.now, &mut self.pending] {
-            settle_section(section)?;
+        settle_section(&mut self.now)?;
+        // A pending description that is empty keeps its line, else it could not clear the present one.
+        let cleared = self.pending.get("description").is_some_and(String::is_empty);
+        settle_section(&mut self.pending)?;
+        if cleared {
+            self.pending.insert("description".into(), String::new());
         }
         let used: Vec<String> = self
             .now

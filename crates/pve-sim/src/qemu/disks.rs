@@ -157,7 +157,13 @@ async fn import(job: &Job, vmid: u32, storage: &str, source: &str, drive: &mut D
     let format = drive
         .get("format")
         .map_or_else(|| if known { image.format.clone() } else { "raw".into() }, Into::into);
-    job.say(format!("create full clone of drive ({source})"));
+    // Another VM's disk is copied as a drive, an image file as a file.
+    let named = if image.vmid.is_some() {
+        format!("{} ", drive.key)
+    } else {
+        String::new()
+    };
+    job.say(format!("create full clone of drive {named}({source})"));
     let copied = copy_into(
         job,
         &image,
@@ -220,6 +226,11 @@ async fn copy_content(
     }
     let mut state = job.dc.state();
     if source.used > state.free(storage, &job.host) {
+        let written = state.free(storage, &job.host);
+        drop(state);
+        job.say(format!(
+            "qemu-img: error while writing at byte {written}: No space left on device"
+        ));
         return Err(Die::new(format!("copy failed: command '{command}' failed: exit code 1")));
     }
     let place = state.place(storage, &job.host).to_string();

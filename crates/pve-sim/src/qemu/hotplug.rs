@@ -120,6 +120,10 @@ fn release(job: &Job, vmid: u32, conf: &Conf, key: &str) -> Result<(), String> {
         return Ok(());
     }
     let single = conf.get("scsihw") == Some("virtio-scsi-single");
+    if key.starts_with("scsi") && !single {
+        // A disk leaves its controller without asking; only the controller itself would have to be let go.
+        return Ok(());
+    }
     let device = match key.strip_prefix("scsi") {
         Some(number) if single => format!("virtioscsi{number}"),
         _ => key.to_string(),

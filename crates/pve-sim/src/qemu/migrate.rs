@@ -147,14 +147,33 @@ async fn run(job: &Job, vmid: u32, target: &str) -> Result<(), Die> {
     }
 }
 
+/// The config carries a lock until it has arrived.
 async fn move_all(job: &Job, vmid: u32, target: &str) -> Result<(), Die> {
     let mut conf = job.load(vmid)?;
     conf.check_lock()?;
-    let mut local = local_drives(&job.dc.state(), &conf);
+    set_lock(job, vmid, Some("migrate"))?;
+    let moved = move_volumes(job, vmid, target, &mut conf).await;
+    if moved.is_err() {
+        set_lock(job, vmid, None)?;
+    }
+    moved
+}
+
+fn set_lock(job: &Job, vmid: u32, lock: Option<&str>) -> Result<(), Die> {
+    let mut conf = job.load(vmid)?;
+    match lock {
+        Some(lock) => drop(conf.now.insert("lock".into(), lock.into())),
+        None => drop(conf.now.remove("lock")),
+    }
+    job.save(vmid, conf)
+}
+
+async fn move_volumes(job: &Job, vmid: u32, target: &str, conf: &mut Conf) -> Result<(), Die> {
+    let mut local = local_drives(&job.dc.state(), conf);
     local.sort_by(|a, b| a.file().cmp(b.file()));
     scan(job, &local)?;
     for drive in &mut local {
-        update_size(job, &mut conf, drive);
+        update_size(job, conf, drive);
     }
     if !local.is_empty() {
         say(job, "copying local disk images");
@@ -163,7 +182,7 @@ async fn move_all(job: &Job, vmid: u32, target: &str) -> Result<(), Die> {
         transfer(job, drive.file(), target).await?;
     }
     job.work(job.dc.timing().stop).await?;
-    job.save(vmid, conf)?;
+    job.save(vmid, conf.clone())?;
     hand_over(job, vmid, target);
     Ok(())
 }

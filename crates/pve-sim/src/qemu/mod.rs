@@ -113,7 +113,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
 pub fn format_size(bytes: u64) -> String {
     let mut value = bytes;
     for unit in ["", "K", "M", "G"] {
-        if value % 1024 != 0 {
+        if !value.is_multiple_of(1024) {
             return format!("{value}{unit}");
         }
         value /= 1024;

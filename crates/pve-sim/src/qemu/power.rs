@@ -7,6 +7,7 @@ use super::{agent, cloudinit, pending};
 use crate::datacenter::Answer;
 use crate::die::Die;
 use crate::dispatch::Call;
+use crate::guest::Guest;
 use crate::observe::Effect;
 use crate::tasks::Job;
 
@@ -99,12 +100,12 @@ pub(super) async fn start_locked(job: &Job, vmid: u32, skiplock: bool) -> Result
         pending::apply(job, vmid).await?;
     }
     let conf = job.load(vmid)?;
-    runtime::check_startable(job, &conf)?;
     if cloudinit::has_drive(&conf) {
-        job.say("generating cloud-init ISO");
         cloudinit::files(job, vmid, &conf)?;
+        job.say("generating cloud-init ISO");
         cloudinit::applied(job, vmid)?;
     }
+    runtime::check_startable(job, &conf)?;
     let nics = conf.now.keys().filter(|key| super::drive::is_net(key)).count() as u32;
     let timing = job.dc.timing();
     job.work(timing.start + timing.start_per_nic * nics).await?;
@@ -209,7 +210,7 @@ async fn ask_guest(job: &Job, vmid: u32, timeout: Duration) -> Result<bool, Die>
     if by_agent {
         with_guest(&job.dc, vmid, |guest| guest.agent("shutdown", &serde_json::Value::Null));
     } else {
-        with_guest(&job.dc, vmid, |guest| guest.press_power_button());
+        with_guest(&job.dc, vmid, Guest::press_power_button);
     }
     wait_down(job, vmid, timeout).await
 }
@@ -293,7 +294,7 @@ fn reset(call: &Call) -> Answer {
         if !skiplock {
             job.load(vmid)?.check_lock()?;
         }
-        with_guest(&job.dc, vmid, |guest| guest.reset());
+        with_guest(&job.dc, vmid, Guest::reset);
         job.dc.tell(&job, &Effect::VmReset { vmid });
         Ok(())
     });

@@ -102,8 +102,9 @@ fn change(job: &Job, id: &str, volid: &str, size: u64) -> Result<(), Die> {
     let mut state = job.dc.state();
     let place = state.place(id, &job.host).to_string();
     if let Some(volume) = state.volumes.get_mut(&place, volid) {
-        volume.size = size;
-        volume.file_size = size;
+        // Files grow by whole kibibytes.
+        volume.size = size.next_multiple_of(1024);
+        volume.file_size = volume.size;
     }
     drop(state);
     job.dc.tell(

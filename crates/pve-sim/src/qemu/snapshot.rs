@@ -80,7 +80,7 @@ fn take(call: &Call) -> Answer {
         for drive in drives(&conf.now).filter(|d| !d.is_cdrom() && d.volume().is_some()) {
             job.say(format!("snapshotting 'drive-{}' ({})", drive.key, drive.file()));
             on_volume(&job, drive.file(), |volume| {
-                drop(volume.snapshots.insert(name.clone(), volume.content.copy()))
+                drop(volume.snapshots.insert(name.clone(), volume.content.copy()));
             });
         }
         let mut section = conf.now.clone();

@@ -151,8 +151,12 @@ pub(super) fn current(call: &Call) -> Answer {
     if agent_enabled(&vm.conf) {
         entry.insert("agent".into(), json!(1));
     }
-    if vm.conf.get("vga").is_some_and(|vga| vga.starts_with("qxl")) {
-        entry.insert("spice".into(), json!(1));
+    if let Some(vga) = vm.conf.get("vga") {
+        if vga.trim_start_matches("type=").starts_with("qxl") {
+            entry.insert("spice".into(), json!(1));
+        }
+        let clipboard = vga.split(',').find_map(|part| part.strip_prefix("clipboard="));
+        entry.insert("clipboard".into(), json!(clipboard));
     }
     Ok(Value::Object(entry).into())
 }

@@ -146,10 +146,6 @@ fn listed(volume: &Volume) -> Value {
         entry["used"] = json!(volume.used);
         entry["parent"] = json!(volume.parent);
         entry["vmid"] = json!(volume.vmid);
-        if volume.format == "raw" {
-            // A raw file is as long as whole sectors.
-            entry["size"] = json!(volume.size.div_ceil(512) * 512);
-        }
     }
     entry
 }

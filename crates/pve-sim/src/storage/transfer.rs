@@ -103,9 +103,8 @@ fn format_of(kind: Kind, name: &str) -> String {
     match kind {
         Kind::Iso => "iso".into(),
         Kind::Template => name
-            .rsplit("tar.")
-            .next()
-            .map_or("tar".into(), |ext| format!("t{}", ext.replace("gz", "gz"))),
+            .rsplit_once("tar.")
+            .map_or_else(|| "tar".into(), |(_, packing)| format!("t{packing}")),
         _ => name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase(),
     }
 }
