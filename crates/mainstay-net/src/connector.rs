@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, ClientConfig};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -23,6 +23,7 @@ use crate::dial::{BoxIo, Dialer};
 use crate::env::Wall;
 use crate::error::{DialError, Fault, Operation};
 use crate::fingerprint::Fingerprint;
+use crate::http::client_alert;
 use crate::target::Target;
 use crate::trust::{Reason, Rejection, Trust, TrustError};
 
@@ -96,6 +97,16 @@ impl Connector {
                 Wire::new(stream, h2)
             }
         })
+    }
+
+    /// The alert by which the server turns our client certificate away, if it does.
+    ///
+    /// In TLS 1.3 it does so after the handshake, and all that an HTTP/2 client then sees is a connection that closes. So one is opened
+    /// for nothing but to read the reason.
+    pub async fn refusal(&self, to: &Target) -> Option<AlertDescription> {
+        let mut wire = self.connect(to).await.ok()?;
+        let heard = timeout_at(Instant::now() + self.shared.timeout, wire.read_u8()).await.ok()?;
+        client_alert(&heard.err()?)
     }
 
     async fn reach(&self, to: &Target) -> Result<Reached, DialError> {

@@ -28,6 +28,7 @@ pub use apply::{Applied, Effect, Mode};
 pub use error::{Call, Class, Error, Next, Outcome, Unsent};
 pub use etcd::{AlarmKind, EtcdAlarm, EtcdMember, EtcdStatus};
 pub use event::{Event, Events, Heard, Since, Step, What};
+pub use factory::{Asset, Factory, FactoryError, Image, OfficialExtension};
 pub use maintenance::{Maintenance, Proven};
 pub use node::{Access, Bootstrapped, Node, Wipe};
 pub use presence::{Presence, presence};

@@ -2,19 +2,16 @@
 
 use std::time::Duration;
 
-use mainstay_net::http::client_alert;
 use mainstay_net::{Alpn, Connector, Target};
 use talos_proto::cosi::resource::state_client::StateClient;
 use talos_proto::machine::machine_service_client::MachineServiceClient;
 use talos_proto::storage::storage_service_client::StorageServiceClient;
-use tokio::io::AsyncReadExt;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{IntoRequest, Request, Response, Status, Streaming};
 
 use crate::error::{Call, Error, Unsent};
-use crate::limits::CONNECT;
 
 /// The most a machine accepts and sends in one message.
 const MESSAGE_MAX: usize = 32 << 20;
@@ -78,14 +75,6 @@ impl Link {
             deadline,
             until: Instant::now() + deadline,
         }
-    }
-
-    /// In TLS 1.3 a client certificate is turned away after the handshake, and all that HTTP sees is a connection that closes. So one
-    /// is opened for nothing but to read the reason.
-    async fn why_closed(&self) -> Option<String> {
-        let mut wire = self.connector.connect(&self.at).await.ok()?;
-        let cause = timeout(CONNECT, wire.read_u8()).await.ok()?.err()?;
-        client_alert(&cause).map(|alert| format!("{alert:?}"))
     }
 
     pub(crate) fn machine(&self) -> MachineServiceClient<Channel> {
@@ -164,7 +153,13 @@ impl Pending {
         ) {
             return error;
         }
-        match self.link.why_closed().await {
+        match self
+            .link
+            .connector
+            .refusal(&self.link.at)
+            .await
+            .map(|alert| format!("{alert:?}"))
+        {
             Some(alert) => Error::NotSent {
                 call: self.call.clone(),
                 source: Unsent::ClientRefused(alert),

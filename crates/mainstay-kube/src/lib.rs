@@ -1,0 +1,220 @@
+//! The few Kubernetes calls that mainstay needs, over the seam.
+
+mod error;
+mod kubelet_csr;
+mod lease;
+mod node;
+mod watch;
+
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::client::legacy::Client as HyperClient;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use k8s_openapi::api::core::v1::Node as KubeNode;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::client::middleware::BaseUriLayer;
+use mainstay_net::{Connector, Env, Target, Trust};
+use semver::Version;
+use serde_json::json;
+use tower::ServiceBuilder;
+
+pub use error::{Class, Error};
+pub use kubelet_csr::{KubeletCsr, Unfit};
+pub use lease::Lease;
+pub use node::{Metadata, Node, Taint};
+pub use watch::{NodeChange, NodeWatch, Told};
+
+/// How long one call may take.
+const CALL: Duration = Duration::from_secs(10);
+
+/// Who we are to server-side apply.
+const MANAGER: &str = "mainstay";
+
+/// A control plane that dies without a word leaves its connection open here: without pings every later call would hang on it.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often a change is tried that somebody else's change got in the way of.
+const CONFLICTS_MAX: usize = 5;
+
+/// The Kubernetes API of one cluster, at one address.
+#[derive(Clone)]
+pub struct Cluster {
+    client: kube::Client,
+    connector: Connector,
+    at: Target,
+}
+
+impl Cluster {
+    /// Create it inside the runtime that uses it. Nothing is sent yet.
+    pub fn connect(env: &Env, at: &Target, trust: &Trust, timeout: Duration) -> Result<Self, Error> {
+        let connector = Connector::new(env.dialer.clone(), trust, env.wall, timeout);
+        let connector = connector.map_err(|source| Error::Credentials { at: at.clone(), source })?;
+        let scheme = if matches!(trust, Trust::Plain) { "http" } else { "https" };
+        let base: Uri = format!("{scheme}://{at}")
+            .parse()
+            .map_err(|_| Error::Address(at.to_string()))?;
+        let http = HyperClient::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .http2_keep_alive_interval(PING_EVERY)
+            .http2_keep_alive_timeout(PING_ANSWERED_WITHIN)
+            .build(connector.clone());
+        let service = ServiceBuilder::new().layer(BaseUriLayer::new(base)).service(http);
+        Ok(Self {
+            client: kube::Client::new(service, "default"),
+            connector,
+            at: at.clone(),
+        })
+    }
+
+    pub async fn version(&self) -> Result<Version, Error> {
+        let info = self.within("version", self.client.apiserver_version()).await?;
+        let tag = info.git_version.trim_start_matches('v');
+        tag.parse().map_err(|_| Error::Misread {
+            at: self.at.clone(),
+            what: format!("version `{tag}`"),
+        })
+    }
+
+    /// Whether the API server says that it is ready.
+    pub async fn is_ready(&self) -> Result<bool, Error> {
+        let request = http::Request::get("/readyz")
+            .body(Vec::new())
+            .map_err(|_| Error::Address(self.at.to_string()))?;
+        match self.within("readyz", self.client.request_text(request)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.class() == Class::Unavailable => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Every node, by name.
+    pub async fn nodes(&self) -> Result<Vec<Node>, Error> {
+        let list = self.within("nodes", self.node_api().list(&ListParams::default())).await?;
+        let mut nodes: Vec<Node> = list.items.into_iter().map(Node::from).collect();
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(nodes)
+    }
+
+    /// `None` when there is no such node.
+    pub async fn node(&self, name: &str) -> Result<Option<Node>, Error> {
+        Ok(absent_is_none(self.within("node", self.node_api().get(name)).await)?.map(Node::from))
+    }
+
+    /// Removes a node. One that is gone is gone.
+    pub async fn delete_node(&self, name: &str) -> Result<(), Error> {
+        match self
+            .within("delete node", self.node_api().delete(name, &DeleteParams::default()))
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(error) if error.class() == Class::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Keeps new pods away from a node.
+    pub async fn cordon(&self, name: &str) -> Result<(), Error> {
+        self.within("cordon", self.node_api().cordon(name)).await.map(drop)
+    }
+
+    pub async fn uncordon(&self, name: &str) -> Result<(), Error> {
+        self.within("uncordon", self.node_api().uncordon(name)).await.map(drop)
+    }
+
+    /// Makes the labels and annotations of a node that are ours exactly these. What we set before and leave out now goes away; what
+    /// others set stays, unless it is one of ours.
+    pub async fn set_metadata(&self, name: &str, ours: &Metadata) -> Result<(), Error> {
+        let metadata = json!({ "name": name, "labels": ours.labels, "annotations": ours.annotations });
+        let patch = Patch::Apply(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));
+        let params = PatchParams::apply(MANAGER).force();
+        let api = self.node_api();
+        // A node that is not there must not be made by labelling it.
+        if self.node(name).await?.is_none() {
+            let message = format!("nodes \"{name}\" not found");
+            return Err(Error::Refused {
+                call: "set metadata",
+                at: self.at.clone(),
+                code: 404,
+                message,
+            });
+        }
+        self.within("set metadata", api.patch(name, &params, &patch)).await.map(drop)
+    }
+
+    /// Puts these taints on a node and leaves all others as they are.
+    ///
+    /// Not by server-side apply: the list of taints has one owner as a whole, and the control plane adds and removes taints of its own.
+    pub async fn add_taints(&self, name: &str, taints: &[Taint]) -> Result<(), Error> {
+        let mut last = None;
+        for _ in 0..CONFLICTS_MAX {
+            match self.try_add_taints(name, taints).await {
+                Err(error) if error.class() == Class::Conflict => last = Some(error),
+                outcome => return outcome,
+            }
+        }
+        last.map_or(Ok(()), Err)
+    }
+
+    async fn try_add_taints(&self, name: &str, taints: &[Taint]) -> Result<(), Error> {
+        let api = self.node_api();
+        let node = self.within("taints", api.get(name)).await?;
+        let seen = Node::from(node.clone());
+        let wanted = node::with_taints(&seen.taints, taints);
+        if wanted == seen.taints {
+            return Ok(());
+        }
+        // The version makes it a conflict, not an overwrite, when somebody was faster.
+        let version = node.metadata.resource_version;
+        let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "taints": node::taints_json(&wanted) } });
+        self.within("taints", api.patch(name, &PatchParams::default(), &Patch::Merge(patch)))
+            .await
+            .map(drop)
+    }
+
+    /// A connection that breaks is also what a refused client certificate looks like.
+    async fn explained(&self, error: Error) -> Error {
+        if !matches!(error, Error::Broken { .. }) {
+            return error;
+        }
+        match self.connector.refusal(&self.at).await {
+            Some(alert) => Error::ClientRefused {
+                at: self.at.clone(),
+                alert: format!("{alert:?}"),
+            },
+            None => error,
+        }
+    }
+
+    pub(crate) fn node_api(&self) -> Api<KubeNode> {
+        Api::all(self.client.clone())
+    }
+
+    async fn within<T>(&self, call: &'static str, work: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
+        match tokio::time::timeout(CALL, work).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(source)) => Err(self.explained(Error::of(call, &self.at, source)).await),
+            Err(_) => Err(Error::NoAnswer {
+                call,
+                at: self.at.clone(),
+                limit: CALL,
+            }),
+        }
+    }
+}
+
+fn absent_is_none<T>(got: Result<T, Error>) -> Result<Option<T>, Error> {
+    match got {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.class() == Class::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cluster({})", self.at)
+    }
+}

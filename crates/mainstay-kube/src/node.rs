@@ -1,0 +1,149 @@
+//! A node, as far as it concerns us.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Node as KubeNode;
+use serde_json::{Value, json};
+
+/// A Kubernetes Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub name: String,
+    /// `v1.35.2`.
+    pub kubelet: String,
+    /// Addresses and hostname.
+    pub addresses: Vec<String>,
+    pub labels: BTreeMap<String, String>,
+    pub taints: Vec<Taint>,
+    /// New pods are kept away.
+    pub cordoned: bool,
+    /// The condition Ready: its status, and what the kubelet says about it.
+    ready: Option<(String, String)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Taint {
+    pub key: String,
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: String,
+}
+
+/// Labels and annotations of ours.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Metadata {
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl Node {
+    pub fn is_ready(&self) -> bool {
+        self.ready.as_ref().is_some_and(|(status, _)| status == "True")
+    }
+
+    /// In the kubelet's own words; empty when it is ready.
+    pub fn why_not_ready(&self) -> String {
+        match &self.ready {
+            Some((status, _)) if status == "True" => String::new(),
+            Some((status, message)) if message.is_empty() => format!("the node's Ready condition is {status}"),
+            Some((_, message)) => message.clone(),
+            None => "the kubelet has not reported yet".into(),
+        }
+    }
+}
+
+impl From<KubeNode> for Node {
+    fn from(node: KubeNode) -> Self {
+        let status = node.status.unwrap_or_default();
+        let spec = node.spec.unwrap_or_default();
+        let ready = status
+            .conditions
+            .unwrap_or_default()
+            .into_iter()
+            .find(|condition| condition.type_ == "Ready");
+        let taint = |taint: k8s_openapi::api::core::v1::Taint| Taint {
+            key: taint.key,
+            value: taint.value.unwrap_or_default(),
+            effect: taint.effect,
+        };
+        Self {
+            name: node.metadata.name.unwrap_or_default(),
+            kubelet: status.node_info.map(|info| info.kubelet_version).unwrap_or_default(),
+            addresses: status
+                .addresses
+                .unwrap_or_default()
+                .into_iter()
+                .map(|address| address.address)
+                .collect(),
+            labels: node.metadata.labels.unwrap_or_default(),
+            taints: spec.taints.unwrap_or_default().into_iter().map(taint).collect(),
+            cordoned: spec.unschedulable.unwrap_or_default(),
+            ready: ready.map(|condition| (condition.status, condition.message.unwrap_or_default())),
+        }
+    }
+}
+
+/// Key and effect name a taint; its value is replaced.
+pub(crate) fn with_taints(seen: &[Taint], ours: &[Taint]) -> Vec<Taint> {
+    let same = |a: &Taint, b: &Taint| a.key == b.key && a.effect == b.effect;
+    let mut taints = seen.to_vec();
+    for taint in ours {
+        match taints.iter_mut().find(|other| same(other, taint)) {
+            Some(other) => other.value.clone_from(&taint.value),
+            None => taints.push(taint.clone()),
+        }
+    }
+    taints
+}
+
+pub(crate) fn taints_json(taints: &[Taint]) -> Vec<Value> {
+    let json = |taint: &Taint| match taint.value.as_str() {
+        "" => json!({ "key": taint.key, "effect": taint.effect }),
+        value => json!({ "key": taint.key, "value": value, "effect": taint.effect }),
+    };
+    taints.iter().map(json).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(conditions: Value) -> Node {
+        let json = json!({"metadata": {"name": "prod-w-1"}, "status": {"conditions": conditions}});
+        serde_json::from_value::<KubeNode>(json).expect("a node").into()
+    }
+
+    #[test]
+    fn a_node_is_ready_only_when_its_kubelet_says_so() {
+        assert!(node(json!([{"type": "Ready", "status": "True"}])).is_ready());
+        assert!(!node(json!([{"type": "Ready", "status": "Unknown"}])).is_ready());
+        assert!(!node(json!([{"type": "MemoryPressure", "status": "True"}])).is_ready());
+    }
+
+    #[test]
+    fn the_reason_is_the_kubelets_own() {
+        let waiting = node(json!([{"type": "Ready", "status": "False", "message": "cni plugin not initialized"}]));
+        assert_eq!(waiting.why_not_ready(), "cni plugin not initialized");
+        assert_eq!(node(json!([])).why_not_ready(), "the kubelet has not reported yet");
+    }
+
+    #[test]
+    fn taints_of_others_stay() {
+        let taint = |key: &str, value: &str| Taint {
+            key: key.into(),
+            value: value.into(),
+            effect: "NoSchedule".into(),
+        };
+        let seen = [taint("node.kubernetes.io/not-ready", ""), taint("gpu", "old")];
+        let wanted = with_taints(&seen, &[taint("gpu", "new"), taint("edge", "")]);
+        assert_eq!(
+            wanted,
+            [
+                taint("node.kubernetes.io/not-ready", ""),
+                taint("gpu", "new"),
+                taint("edge", "")
+            ]
+        );
+        assert_eq!(with_taints(&wanted, &[taint("edge", "")]), wanted);
+    }
+}
