@@ -11,7 +11,7 @@ use crate::spec::WorldSpec;
 pub struct Shape {
     /// Volumes that one machine gets: disk, EFI disk, cloud-init drive, ….
     pub volumes: u32,
-    /// Bytes that an import copies: what the image really holds.
+    /// Bytes that an import copies: the virtual size of the image.
     pub copied: u64,
     pub nics: u32,
     /// Whether the factory has the image already.
@@ -24,7 +24,7 @@ impl Default for Shape {
     fn default() -> Self {
         Self {
             volumes: 3,
-            copied: 64 * 1024,
+            copied: 4247 << 20,
             nics: 1,
             image_built: false,
             image_stored: false,

@@ -1,6 +1,8 @@
 //! What the tests share: machines without a datacenter around them, their configs, and raw clients.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub mod raw;
+
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -254,11 +256,19 @@ pub fn kubernetes_ca() -> String {
     from_config(&["cluster", "ca", "crt"])
 }
 
+/// Go writes the curve into the key as well; it is twelve bytes between the scalar and the point.
+fn without_curve(sec1: &[u8]) -> Vec<u8> {
+    let (scalar, point) = (&sec1[5..39], &sec1[51..]);
+    [&[0x30, 0x6b, 0x02, 0x01, 0x01], scalar, point].concat()
+}
+
 fn key_pair(pem_text: &str) -> KeyPair {
     let parsed = pem::parse(pem_text).unwrap();
     if parsed.tag() == "EC PRIVATE KEY" {
-        let sec1 = rustls::pki_types::PrivateKeyDer::Sec1(parsed.contents().to_vec().into());
-        return KeyPair::from_der_and_sign_algo(&sec1, &rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        // PKCS#8 around a SEC 1 key of the curve P-256; the lengths of such keys are fixed.
+        let head = hex::decode("308187020100301306072a8648ce3d020106082a8648ce3d030107046d").unwrap();
+        let bare = without_curve(parsed.contents());
+        return KeyPair::try_from([head, bare].concat()).unwrap();
     }
     KeyPair::try_from(parsed.into_contents()).unwrap()
 }
