@@ -16,6 +16,10 @@ impl Fingerprint {
         Self(Sha256::digest(certificate).into())
     }
 
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -70,6 +70,16 @@ impl Config {
         Zeroizing::new(yaml::emit_documents(self.documents.iter().map(|document| &document.body)))
     }
 
+    /// For people to read: every secret is `***`.
+    pub fn to_masked_yaml(&self) -> String {
+        let bodies: Vec<Node> = self
+            .documents
+            .iter()
+            .map(|document| crate::secret_paths::masked(&document.body))
+            .collect();
+        yaml::emit_documents(bodies.iter())
+    }
+
     pub fn ids(&self) -> impl Iterator<Item = &DocumentId> {
         self.documents.iter().map(|document| &document.id)
     }

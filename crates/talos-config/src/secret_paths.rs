@@ -42,6 +42,23 @@ pub fn is_secret_key(key: &str) -> bool {
     SECRET_KEYS.contains(&key)
 }
 
+/// The same tree with every secret masked.
+pub fn masked(node: &Node) -> Node {
+    let value = match &node.value {
+        Value::Map(entries) => {
+            let entry = |(key, value): (&String, &Node)| {
+                // An absent or empty secret is no secret, and shows that it is missing.
+                let hide = is_secret_key(key) && !value.is_zero();
+                (key.clone(), if hide { Node::text(MASK) } else { masked(value) })
+            };
+            Value::Map(entries.iter().map(entry).collect())
+        }
+        Value::List(items) => Value::List(items.iter().map(masked).collect()),
+        Value::Scalar(_) => return node.clone(),
+    };
+    Node::at(node.line, value)
+}
+
 /// A key that nobody knows may be a misspelt one: its value is shown only when it is too small to matter.
 pub fn masked_unknown(node: &Node) -> Node {
     let value = match &node.value {

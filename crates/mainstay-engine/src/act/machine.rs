@@ -1,0 +1,640 @@
+//! Machines on Proxmox VE: claim, fill, grow, start, change, stop, delete.
+
+use std::time::Duration;
+
+use mainstay_plan::{Claim, Fill, ImageSource, Mark, NewDisk, Nic, Proof, Remark, Seed, Setting, StorageAt, TAG, VmRef};
+use mainstay_spec::{DiskCache, DiskOptions, Firmware, Gib};
+use pve_api::{
+    Agent, Bios, Boot, Bus, Cache, Class, Description, DiskSize, Drive, Error, IpConfig, Ipv4, Net, NetModel, Slot, Smbios,
+    Source, Tags, Upid, VmConfig, Vmid, Volid, cluster, qemu, storage, task,
+};
+use uuid::Uuid;
+
+use super::named;
+use super::wait::{self, Look};
+use crate::event::Voice;
+use crate::failure::{Failure, Kind};
+use crate::journal::Entry;
+use crate::observe::slot;
+use crate::site::{Site, talos_at};
+
+/// A guest whose firmware does not react to a power button is cut off after this.
+const REBOOT_WAIT: Duration = Duration::from_secs(300);
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A host gives a forwarded request up after thirty seconds, so one that is unheard of by then never began.
+const MAY_STILL_BEGIN: Duration = Duration::from_secs(35);
+
+/// A VM as PVE names it.
+struct Place {
+    host: pve_api::Host,
+    vmid: Vmid,
+}
+
+impl Place {
+    /// Where it is now: HA or an admin may have moved it since the plan was made.
+    async fn now(site: &Site, vm: &VmRef) -> Result<Option<Self>, Failure> {
+        let planned = Self {
+            host: named(&vm.host)?,
+            vmid: named(vm.vmid)?,
+        };
+        match site.pve.call(qemu::current_config(&planned.host, planned.vmid)).await {
+            Ok(_) => Ok(Some(planned)),
+            Err(error) if error.is_missing() => Self::find(site, planned.vmid).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn find(site: &Site, vmid: Vmid) -> Result<Option<Self>, Failure> {
+        let guests = site.pve.call(cluster::resources(Some(cluster::ResourceKind::Vm))).await?;
+        let host = guests.into_iter().find_map(|resource| match resource {
+            cluster::Resource::Guest(guest) if guest.vmid == vmid => Some(guest.host),
+            _ => None,
+        });
+        Ok(host.map(|host| Self { host, vmid }))
+    }
+
+    /// Where it must be.
+    async fn there(site: &Site, vm: &VmRef) -> Result<Self, Failure> {
+        Self::now(site, vm)
+            .await?
+            .ok_or_else(|| Failure::changed(format!("{vm} is gone")))
+    }
+
+    async fn config(&self, site: &Site) -> Result<VmConfig, Failure> {
+        Ok(site.pve.call(qemu::config(&self.host, self.vmid)).await?)
+    }
+}
+
+/// Creates the VM without disks. The answer to this one request decides whose VMID it is.
+pub async fn claim(site: &Site, claim: &Claim) -> Result<(), Failure> {
+    let place = Place {
+        host: named(&claim.vm.host)?,
+        vmid: named(claim.vm.vmid)?,
+    };
+    if !is_claimed(site, claim).await? {
+        let options = qemu::CreateOptions {
+            pool: claim.pool.as_deref().map(named).transpose()?,
+            start: false,
+        };
+        begin(site, "machine.claim", &claim.name);
+        let call = qemu::create(&place.host, place.vmid, &claimed_config(claim)?, &options);
+        match site.pve.call(call).await {
+            Ok(upid) => follow(site, "machine.claim", &claim.name, &upid).await?,
+            // Ours from an attempt whose answer was lost, or somebody else's: the marks tell.
+            Err(error) if error.class() == Some(&Class::Exists) => {
+                if !is_claimed(site, claim).await? {
+                    return Err(taken(&claim.vm).caused_by(error));
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if claim.tags_follow {
+        let remark = Remark {
+            vm: claim.vm.clone(),
+            mark: claim.mark.clone(),
+            tags: claim.tags.clone(),
+        };
+        mark(site, &remark).await?;
+    }
+    Ok(())
+}
+
+/// Whether the VM is there and carries our marks. Somebody else's is a conflict.
+async fn is_claimed(site: &Site, claim: &Claim) -> Result<bool, Failure> {
+    let Some(place) = Place::now(site, &claim.vm).await? else {
+        return Ok(false);
+    };
+    let config = place.config(site).await?;
+    // While it is being created there is nothing in it but its lock.
+    if config.lock.is_some() && config.smbios.is_none() {
+        return Err(Failure::changed(format!("{} is being created by somebody", claim.vm)));
+    }
+    let uuid = config.smbios.and_then(|smbios| smbios.uuid);
+    if uuid == Some(claim.uuid) {
+        Ok(true)
+    } else {
+        Err(taken(&claim.vm))
+    }
+}
+
+fn taken(vm: &VmRef) -> Failure {
+    Failure::conflict(format!("VMID {} was taken by somebody else meanwhile", vm.vmid))
+        .why("the VM there does not carry this machine's SMBIOS UUID, so it is not ours and was left alone")
+        .help("choose other VMIDs in cluster.yaml, or move that VM, then run `mainstay up` again")
+}
+
+fn claimed_config(claim: &Claim) -> Result<VmConfig, Failure> {
+    let shape = &claim.shape;
+    let mut other = std::collections::BTreeMap::from([
+        ("serial0".to_owned(), "socket".to_owned()),
+        ("rng0".to_owned(), "source=/dev/urandom".to_owned()),
+    ]);
+    if let Some(order) = shape.startup_order {
+        other.insert("startup".into(), format!("order={order}"));
+    }
+    Ok(VmConfig {
+        name: Some(claim.name.clone()),
+        description: Some(described(&claim.mark.write_into(""))?),
+        tags: if claim.tags_follow { None } else { Some(tags(&claim.tags)?) },
+        cores: Some(shape.cpu),
+        sockets: Some(1),
+        cpu: Some(shape.cpu_type.clone()),
+        memory: Some(shape.memory.0),
+        balloon: Some(0),
+        machine: Some("q35".into()),
+        bios: Some(match shape.firmware {
+            Firmware::Ovmf => Bios::Ovmf,
+            Firmware::Seabios => Bios::Seabios,
+        }),
+        scsihw: Some(shape.scsi.as_str().into()),
+        ostype: Some("l26".into()),
+        onboot: Some(shape.onboot),
+        agent: claim.agent.then(|| Agent {
+            enabled: true,
+            other: std::collections::BTreeMap::new(),
+        }),
+        smbios: Some(Smbios::of(claim.uuid)),
+        nets: [(0, net(&claim.nic)?)].into(),
+        other,
+        ..VmConfig::default()
+    })
+}
+
+fn net(nic: &Nic) -> Result<Net, Failure> {
+    Ok(Net {
+        model: NetModel::Virtio,
+        mac: Some(pve_api::Mac::new(nic.mac.0)),
+        bridge: Some(nic.bridge.clone()),
+        vlan: nic.vlan,
+        ..Net::default()
+    })
+}
+
+fn tags(names: &std::collections::BTreeSet<String>) -> Result<Tags, Failure> {
+    let mut tags = Tags::default();
+    for name in names {
+        tags.insert(name)
+            .map_err(|error| Failure::new(Kind::Bug, "a tag that Proxmox VE does not take").caused_by(error))?;
+    }
+    Ok(tags)
+}
+
+fn described(text: &str) -> Result<Description, Failure> {
+    named(text)
+}
+
+/// Writes the mark and adds tags, only onto a VM that is still the one that was planned for. Compare-and-set: somebody else's edit in between is looked at first.
+pub async fn mark(site: &Site, remark: &Remark) -> Result<(), Failure> {
+    let place = Place::there(site, &remark.vm).await?;
+    let config = place.config(site).await?;
+    owned(&config, remark.mark.uuid(), &remark.vm)?;
+    let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
+    let after = remark.mark.write_into(before);
+    let mut change = qemu::Change {
+        digest: config.digest,
+        ..qemu::Change::default()
+    };
+    if after != before {
+        change.set.description = Some(described(&after)?);
+    }
+    let all = with_tags(config.tags.as_ref(), &remark.tags)?;
+    if config.tags.as_ref() != Some(&all) {
+        change.set.tags = Some(all);
+    }
+    if change.set == VmConfig::default() {
+        return Ok(());
+    }
+    begin(site, "machine.mark", &remark.mark.machine);
+    site.pve.call(qemu::set(&place.host, place.vmid, &change)).await?;
+    Ok(())
+}
+
+fn with_tags(there: Option<&Tags>, added: &std::collections::BTreeSet<String>) -> Result<Tags, Failure> {
+    let all = there
+        .iter()
+        .flat_map(|tags| tags.iter())
+        .map(str::to_owned)
+        .chain(added.iter().cloned())
+        .collect();
+    tags(&all)
+}
+
+/// The VM is the one that we mean: its SMBIOS UUID comes from our cluster's id.
+fn owned(config: &VmConfig, uuid: Uuid, vm: &VmRef) -> Result<(), Failure> {
+    let seen = config.smbios.as_ref().and_then(|smbios| smbios.uuid);
+    if seen == Some(uuid) {
+        return Ok(());
+    }
+    Err(Failure::changed(format!(
+        "{vm} is not ours any more: it has another SMBIOS UUID"
+    )))
+}
+
+/// Gives a claimed VM its disks, in one request. The same disks sent twice would be two sets of disks, so a fill that may have begun is waited for.
+pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure> {
+    let place = Place::there(site, &fill.vm).await?;
+    settle_tasks(site, voice, &place).await?;
+    let config = place.config(site).await?;
+    let set = missing(fill, &config)?;
+    if set == VmConfig::default() {
+        return Ok(());
+    }
+    begin(site, "machine.fill", &fill.vm.to_string());
+    let change = qemu::Change {
+        set,
+        digest: config.digest,
+        ..qemu::Change::default()
+    };
+    match site.pve.call(qemu::change(&place.host, place.vmid, &change)).await {
+        Ok(Some(upid)) => follow(site, "machine.fill", &fill.vm.to_string(), &upid).await,
+        Ok(None) => Ok(()),
+        Err(error) if error.is_unknown() => {
+            await_lost_task(site, voice, &place).await?;
+            Err(error.into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What of the fill is not there yet.
+fn missing(fill: &Fill, config: &VmConfig) -> Result<VmConfig, Failure> {
+    let mut set = VmConfig::default();
+    let mut put = |slot: Slot, drive: Drive| {
+        if !config.drives.contains_key(&slot) {
+            set.drives.insert(slot, drive);
+        }
+    };
+    if let Some(system) = &fill.system {
+        put(slot(&system.slot)?, imported(system, &fill.image)?);
+    }
+    if let Some(store) = &fill.efi {
+        put(Slot::Efi, efi(store)?);
+    }
+    if let Some(store) = fill.seed_on.as_ref().filter(|_| config.cloud_init_drive().is_none()) {
+        put(
+            Slot::Disk(Bus::Ide, 2),
+            Drive::new(Source::CloudInit { storage: named(store)? }),
+        );
+    }
+    for disk in &fill.extra {
+        put(slot(&disk.slot)?, allocated(disk)?);
+    }
+    if !set.drives.is_empty() {
+        put_seed(&mut set, &fill.seed);
+        set.boot = Some(Boot::from_devices(&fill.boot));
+    }
+    Ok(set)
+}
+
+fn put_seed(set: &mut VmConfig, seed: &Seed) {
+    set.ipconfigs.insert(
+        0,
+        IpConfig {
+            ip: Some(Ipv4::Static(seed.address)),
+            gw: Some(seed.gateway),
+            ..IpConfig::default()
+        },
+    );
+    set.nameservers = Some(seed.dns.iter().map(ToString::to_string).collect());
+}
+
+fn imported(disk: &NewDisk, image: &ImageSource) -> Result<Drive, Failure> {
+    let from = Volid::import(named(&image.storage)?, &image.file)
+        .map_err(|error| Failure::new(Kind::Bug, "an image that Proxmox VE cannot name").caused_by(error))?;
+    Ok(with_options(
+        Drive::new(Source::Import {
+            storage: named(&disk.storage)?,
+            from,
+        }),
+        disk,
+    ))
+}
+
+fn allocated(disk: &NewDisk) -> Result<Drive, Failure> {
+    let gib =
+        u32::try_from(disk.size.0).map_err(|error| Failure::new(Kind::Bug, "a disk beyond all measure").caused_by(error))?;
+    Ok(with_options(
+        Drive::new(Source::Allocate {
+            storage: named(&disk.storage)?,
+            gib,
+        }),
+        disk,
+    ))
+}
+
+fn with_options(drive: Drive, disk: &NewDisk) -> Drive {
+    Drive {
+        serial: Some(disk.serial.clone()),
+        ..tuned(drive, disk.options)
+    }
+}
+
+fn tuned(drive: Drive, options: DiskOptions) -> Drive {
+    Drive {
+        cache: match options.cache {
+            DiskCache::None => None,
+            DiskCache::Writethrough => Some(Cache::Writethrough),
+            DiskCache::Writeback => Some(Cache::Writeback),
+            DiskCache::Directsync => Some(Cache::Directsync),
+        },
+        discard: options.discard.then_some(true),
+        ssd: options.ssd.then_some(true),
+        iothread: options.iothread.then_some(true),
+        ..drive
+    }
+}
+
+/// No keys are enrolled: with Microsoft's, Talos would not boot.
+fn efi(store: &str) -> Result<Drive, Failure> {
+    let drive = Drive::new(Source::Allocate {
+        storage: named(store)?,
+        gib: 1,
+    });
+    Ok(Drive {
+        efitype: Some("4m".into()),
+        pre_enrolled_keys: Some(false),
+        ..drive
+    })
+}
+
+/// Grows a disk to an absolute size; one that is as large already is done.
+pub async fn grow(site: &Site, vm: &VmRef, slot_name: &str, to: Gib) -> Result<(), Failure> {
+    let place = Place::there(site, vm).await?;
+    let slot = slot(slot_name)?;
+    let config = place.config(site).await?;
+    let drive = config
+        .drives
+        .get(&slot)
+        .ok_or_else(|| Failure::changed(format!("{vm} has no disk {slot_name}")))?;
+    let wanted = DiskSize::from_gib(to.0);
+    if drive.size.is_some_and(|size| size >= wanted) {
+        return Ok(());
+    }
+    begin(site, "machine.grow", &vm.to_string());
+    if let Some(upid) = site.pve.call(qemu::resize(&place.host, place.vmid, slot, wanted)).await? {
+        follow(site, "machine.grow", &vm.to_string(), &upid).await?;
+    }
+    Ok(())
+}
+
+pub async fn start(site: &Site, vm: &VmRef) -> Result<(), Failure> {
+    let place = Place::there(site, vm).await?;
+    if is_running(site, &place).await? {
+        return Ok(());
+    }
+    begin(site, "machine.start", &vm.to_string());
+    let upid = site.pve.call(qemu::start(&place.host, place.vmid)).await?;
+    match follow(site, "machine.start", &vm.to_string(), &upid).await {
+        // Somebody was faster.
+        Err(_) if is_running(site, &place).await? => Ok(()),
+        result => result,
+    }
+}
+
+async fn is_running(site: &Site, place: &Place) -> Result<bool, Failure> {
+    Ok(site.pve.call(qemu::status(&place.host, place.vmid)).await?.status == cluster::RunState::Running)
+}
+
+/// Changes settings and the mark together: the digest in the mark always speaks of what is set.
+pub async fn change(site: &Site, vm: &VmRef, settings: &[Setting], mark: &Mark) -> Result<(), Failure> {
+    let place = Place::there(site, vm).await?;
+    let config = place.config(site).await?;
+    owned(&config, mark.uuid(), vm)?;
+    let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
+    let mut change = qemu::Change {
+        digest: config.digest,
+        ..qemu::Change::default()
+    };
+    change.set.description = Some(described(&mark.write_into(before))?);
+    for setting in settings {
+        apply(&mut change, setting, &config)?;
+    }
+    begin(site, "machine.change", &mark.machine);
+    if let Some(upid) = site.pve.call(qemu::change(&place.host, place.vmid, &change)).await? {
+        follow(site, "machine.change", &mark.machine, &upid).await?;
+    }
+    Ok(())
+}
+
+fn apply(change: &mut qemu::Change, setting: &Setting, config: &VmConfig) -> Result<(), Failure> {
+    let set = &mut change.set;
+    match setting {
+        Setting::Name(name) => set.name = Some(name.clone()),
+        Setting::Cores(cores) => (set.cores, set.sockets) = (Some(*cores), Some(1)),
+        Setting::CpuType(kind) => set.cpu = Some(kind.clone()),
+        Setting::Memory(memory) => set.memory = Some(memory.0),
+        Setting::ScsiController(kind) => set.scsihw = Some((*kind).into()),
+        Setting::Agent(enabled) => {
+            set.agent = Some(Agent {
+                enabled: *enabled,
+                other: std::collections::BTreeMap::new(),
+            })
+        }
+        Setting::Onboot(onboot) => set.onboot = Some(*onboot),
+        Setting::StartupOrder(Some(order)) => drop(set.other.insert("startup".into(), format!("order={order}"))),
+        Setting::StartupOrder(None) => change.delete.push("startup".into()),
+        Setting::Boot(devices) => set.boot = Some(Boot::from_devices(devices)),
+        Setting::Nic(nic) => drop(set.nets.insert(0, net(nic)?)),
+        Setting::Seed(seed) => put_seed(set, seed),
+        Setting::Tags(added) => set.tags = Some(with_tags(config.tags.as_ref(), added)?),
+        Setting::Attach(disk) => {
+            let slot = slot(&disk.slot)?;
+            // The same new disk sent twice would be two disks.
+            if !config.drives.contains_key(&slot) {
+                set.drives.insert(slot, allocated(disk)?);
+            }
+        }
+        Setting::DiskOptions { slot: name, options } => {
+            let slot = slot(name)?;
+            let drive = config
+                .drives
+                .get(&slot)
+                .ok_or_else(|| Failure::changed(format!("there is no disk {name}")))?;
+            set.drives.insert(slot, tuned(drive.clone(), *options));
+        }
+    }
+    Ok(())
+}
+
+/// A full restart, since QEMU takes pending settings only when it begins.
+pub async fn reboot(site: &Site, voice: &Voice, vm: &VmRef, address: std::net::Ipv4Addr) -> Result<(), Failure> {
+    let place = Place::there(site, vm).await?;
+    if !is_running(site, &place).await? {
+        return start(site, vm).await;
+    }
+    begin(site, "machine.reboot", &vm.to_string());
+    let upid = site
+        .pve
+        .call(qemu::reboot(&place.host, place.vmid, SHUTDOWN_PATIENCE))
+        .await?;
+    follow(site, "machine.reboot", &vm.to_string(), &upid).await?;
+    let node = site.node(address)?;
+    wait::until(
+        site,
+        voice,
+        &format!("{} did not come back", talos_at(address)),
+        REBOOT_WAIT,
+        async || {
+            // Proxmox VE shows it as stopped for some seconds after the task ended.
+            if !is_running(site, &place).await? {
+                return Ok(Look::NotYet("restarting".into()));
+            }
+            Ok(match node.status().await {
+                Ok(Some(status)) if status.stage == talos_api::resource::Stage::Running => Look::Done(()),
+                Ok(status) => Look::NotYet(format!("Talos is {}", status.unwrap_or_default().stage)),
+                Err(error) => Look::NotYet(error.to_string()),
+            })
+        },
+    )
+    .await
+}
+
+pub async fn stop(site: &Site, vm: &VmRef) -> Result<(), Failure> {
+    let Some(place) = Place::now(site, vm).await? else {
+        return Ok(());
+    };
+    if !is_running(site, &place).await? {
+        return Ok(());
+    }
+    begin(site, "machine.stop", &vm.to_string());
+    let upid = site.pve.call(qemu::stop(&place.host, place.vmid, true)).await?;
+    follow(site, "machine.stop", &vm.to_string(), &upid).await?;
+    if is_running(site, &place).await? {
+        Err(Failure::changed(format!("{vm} runs again although it was stopped")))
+    } else {
+        Ok(())
+    }
+}
+
+/// Destroys a stopped VM with its disks. All three proofs and Proxmox VE's quorum are read right before: without quorum PVE would destroy
+/// the disks and keep the VM.
+pub async fn delete(site: &Site, machine: &str, vm: &VmRef, uuid: Uuid, volumes: &[String]) -> Result<(), Failure> {
+    let Some(place) = Place::now(site, vm).await? else {
+        return Ok(());
+    };
+    let (status, config) = tokio::join!(site.pve.call(cluster::status()), place.config(site));
+    if !status?.quorate {
+        return Err(Failure::refused("the Proxmox VE cluster has no quorum")
+            .why("a deletion now would destroy the disks and keep the VM")
+            .help("bring its hosts back first: pvecm status"));
+    }
+    let config = config?;
+    prove(machine, vm, uuid, &config)?;
+    if is_running(site, &place).await? {
+        return Err(Failure::changed(format!("{vm} runs again")));
+    }
+    let known = config
+        .volumes()
+        .into_iter()
+        .map(ToString::to_string)
+        .chain(volumes.iter().cloned())
+        .collect();
+    site.journal.write(&Entry::Delete {
+        machine: machine.into(),
+        vmid: vm.vmid,
+        volumes: known,
+    });
+    let options = qemu::DeleteOptions {
+        purge: true,
+        destroy_unreferenced_disks: true,
+    };
+    match site.pve.call(qemu::delete(&place.host, place.vmid, options)).await {
+        Ok(Some(upid)) => follow(site, "machine.delete", machine, &upid).await,
+        Ok(None) => Ok(()),
+        Err(error) if error.is_missing() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Tag, block and UUID, all three.
+fn prove(machine: &str, vm: &VmRef, uuid: Uuid, config: &VmConfig) -> Result<(), Failure> {
+    owned(config, uuid, vm)?;
+    let refuse = |proof: Proof| Err(Failure::changed(format!("{vm} lost its {proof}, so it is not deleted")));
+    if !config.tags.as_ref().is_some_and(|tags| tags.contains(TAG)) {
+        return refuse(Proof::Tag);
+    }
+    let mark = config.description.as_ref().and_then(|text| Mark::parse(text.as_str()));
+    match mark {
+        Some(mark) if mark.machine == machine && mark.uuid() == uuid && mark.vmid == vm.vmid => Ok(()),
+        _ => refuse(Proof::Block),
+    }
+}
+
+/// Destroys a disk that no VM refers to.
+pub async fn delete_volume(site: &Site, at: &StorageAt, volume: &str) -> Result<(), Failure> {
+    let (host, volid): (pve_api::Host, Volid) = (named(&at.host)?, named(volume)?);
+    if let Some(owner) = volid.owner()
+        && let Some(place) = Place::find(site, owner).await?
+        && place.config(site).await?.volumes().contains(&volid)
+    {
+        return Err(Failure::changed(format!("{volume} belongs to VM {owner} now")));
+    }
+    match site.pve.call(storage::delete(&host, &volid)).await {
+        Ok(Some(upid)) => follow(site, "volume.delete", volume, &upid).await,
+        Ok(None) => Ok(()),
+        Err(error) if error.is_missing() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(super) fn begin(site: &Site, step: &str, subject: &str) {
+    site.journal.write(&Entry::Begin {
+        step: step.into(),
+        subject: subject.into(),
+    });
+}
+
+/// Waits for the end of a task that we began.
+pub(super) async fn follow(site: &Site, step: &str, subject: &str, upid: &Upid) -> Result<(), Failure> {
+    site.journal.write(&Entry::Task {
+        step: step.into(),
+        subject: subject.into(),
+        upid: upid.to_string(),
+    });
+    site.pve.wait(upid).await?;
+    Ok(())
+}
+
+/// Tasks of ours on this VM that still run, from this run or from one that was killed.
+async fn running_tasks(site: &Site, place: &Place) -> Result<Vec<Upid>, Failure> {
+    let page = site.pve.call(task::active(&place.host)).await?;
+    Ok(page
+        .items
+        .into_iter()
+        .filter(|entry| entry.end().is_none() && entry.upid.vmid() == Some(place.vmid))
+        .map(|entry| entry.upid)
+        .collect())
+}
+
+/// Nothing new is begun on a VM while something works on it.
+async fn settle_tasks(site: &Site, voice: &Voice, place: &Place) -> Result<(), Failure> {
+    for upid in running_tasks(site, place).await? {
+        voice.wait(
+            format!("task {} of VM {} still runs", upid.kind(), place.vmid),
+            MAY_STILL_BEGIN,
+        );
+        // Its end is what matters; how it ended shows in the VM.
+        if let Err(error @ (Error::NotSent { .. } | Error::Unknown { .. })) = site.pve.wait(&upid).await {
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}
+
+/// The answer to a request was lost. Until it either shows as a task or can no longer begin, repeating it could do it twice.
+async fn await_lost_task(site: &Site, voice: &Voice, place: &Place) -> Result<(), Failure> {
+    let began = tokio::time::Instant::now();
+    while began.elapsed() < MAY_STILL_BEGIN {
+        if !running_tasks(site, place).await.unwrap_or_default().is_empty() {
+            return settle_tasks(site, voice, place).await;
+        }
+        voice.wait(
+            "the answer was lost; looking whether the request was carried out",
+            MAY_STILL_BEGIN,
+        );
+        tokio::time::sleep(site.jitter(Duration::from_secs(2))).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Kubernetes nodes: waiting for them, and taking the Node of a machine that is gone.
+
+use std::time::Duration;
+
+use mainstay_plan::NodeState;
+use talos_api::{why_no_answer, why_not_ready};
+
+use super::wait::{self, Look, Steady};
+use crate::event::Voice;
+use crate::failure::{Failure, Kind};
+use crate::site::Site;
+
+const REGISTERED: Duration = Duration::from_secs(900);
+/// Readiness comes and goes while a machine starts: it counts when it holds.
+const HOLDS: Duration = Duration::from_secs(2);
+
+pub async fn await_ready(site: &Site, voice: &Voice, machine: &str, until: NodeState) -> Result<(), Failure> {
+    let what = match until {
+        NodeState::Ready => format!("node {machine} did not become ready"),
+        NodeState::Registered => format!("node {machine} did not register"),
+    };
+    let mut steady = Steady::new(HOLDS);
+    wait::until(site, voice, &what, REGISTERED, async || {
+        let nodes = match site.nodes().await {
+            Ok(nodes) => nodes,
+            Err(why) => return Ok(Look::NotYet(reason(site, machine).await.unwrap_or(why))),
+        };
+        let Some(node) = nodes.get(machine) else {
+            steady.seen(false);
+            return Ok(Look::NotYet(
+                reason(site, machine)
+                    .await
+                    .unwrap_or_else(|| "its kubelet has not registered yet".into()),
+            ));
+        };
+        let good = until == NodeState::Registered || node.ready;
+        Ok(match (steady.seen(good), good) {
+            (true, _) => Look::Done(()),
+            (false, true) => Look::NotYet("ready; watching that it stays so".into()),
+            (false, false) => Look::NotYet(node.why.clone()),
+        })
+    })
+    .await
+}
+
+/// What the machine itself says is in the way.
+async fn reason(site: &Site, machine: &str) -> Option<String> {
+    let address = site.addresses.get(machine)?;
+    let node = site.node(*address).ok()?;
+    match node.look().await {
+        Ok(seen) => why_not_ready(&seen),
+        Err(error) => Some(why_no_answer(&error)),
+    }
+}
+
+pub async fn delete(site: &Site, machine: &str) -> Result<(), Failure> {
+    let mut last = None;
+    for address in &site.control_planes {
+        let deleted = match site.keys()?.kubernetes_at(*address) {
+            Ok(cluster) => cluster.delete_node(machine).await,
+            Err(error) => Err(error),
+        };
+        match deleted {
+            Ok(()) => return Ok(()),
+            Err(error) => last = Some(error),
+        }
+    }
+    let failure = Failure::new(Kind::Unreachable, format!("node {machine} could not be deleted"));
+    Err(match last {
+        Some(error) => failure.why(error.to_string()),
+        None => failure.why("no control plane is left to ask"),
+    })
+}

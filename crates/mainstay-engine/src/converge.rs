@@ -1,0 +1,272 @@
+//! The loop: look, plan, do, look again, until nothing is left to do.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use mainstay_plan::{Desired, Held, Kubernetes, Lease, Observed, Plan, StepId, Subject, lint, plan};
+use mainstay_spec::Spec;
+use talos_config::Secrets;
+use tokio_util::sync::CancellationToken;
+
+use crate::derive;
+use crate::event::{Event, Events};
+use crate::execute::{Outcome, execute};
+use crate::failure::{Failure, Kind};
+use crate::lease::{self, Holder};
+use crate::limits::Limits;
+use crate::observe::{Scope, Sight, observe};
+use crate::preflight;
+use crate::site::Site;
+
+/// Rounds that may fail without getting anywhere before the run gives up. One that gets something done is always followed by another.
+const ROUNDS_WITHOUT_PROGRESS: u32 = 3;
+/// Beyond all reason: a plan that never empties is a bug of ours.
+const ROUNDS_MAX: u32 = 100;
+const PAUSE_AFTER_FAILURE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// What is wanted of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    Cluster,
+    /// Nothing of the cluster, nor these image files.
+    Nothing {
+        images: Vec<String>,
+    },
+}
+
+/// One run.
+pub struct Run<'a> {
+    pub spec: &'a Spec,
+    pub site: &'a Site,
+    pub secrets: Option<&'a Secrets>,
+    pub wanted: Wanted,
+    pub holder: Holder,
+    /// Go on although somebody else holds the lease.
+    pub despite_lease: bool,
+    pub events: Events,
+    pub stop: CancellationToken,
+}
+
+/// How a run ended well.
+#[derive(Debug)]
+pub struct Report {
+    pub rounds: u32,
+    pub done: usize,
+    pub held: Vec<Held>,
+    pub nodes: Option<Kubernetes>,
+    pub plan: Arc<Plan>,
+}
+
+/// How it ended otherwise.
+#[derive(Debug)]
+pub enum RunError {
+    /// Nothing could be seen.
+    Blind(Failure),
+    /// The plan refuses: nothing was done in this round.
+    Refused(Arc<Plan>),
+    /// The token may not do what the file asks for. Nothing was done.
+    Lacking(Vec<pve_api::privileges::Grant>),
+    /// Somebody else is at work.
+    Leased(Lease),
+    /// Nobody said yes.
+    NotApproved(Arc<Plan>),
+    /// Steps failed and will fail again.
+    Failed {
+        plan: Arc<Plan>,
+        failed: Vec<(StepId, Arc<Failure>)>,
+        done: usize,
+    },
+    /// Stopped by the user; everything that ran has ended.
+    Stopped {
+        done: usize,
+        left: usize,
+    },
+    /// A plan of ours that breaks our own rules, and was not carried out.
+    Unsound(Vec<String>),
+    NotSettled {
+        rounds: u32,
+    },
+}
+
+/// What a plan is shown to before it is carried out: the first one, and any later one that would remove more.
+pub type Approve<'a> = dyn FnMut(&Plan, &Observed) -> bool + 'a;
+
+/// The plan for what is seen now. Changes nothing.
+pub async fn look_and_plan(run: &Run<'_>) -> Result<(Plan, Desired, Observed), RunError> {
+    let scope = Scope::of(run.spec, run.secrets.map(derive::cluster_id));
+    let sight = observe(run.site, &scope).await.map_err(RunError::Blind)?;
+    let desired = match &run.wanted {
+        Wanted::Cluster => derive::desired(run.spec, run.secrets, &sight.observed).map_err(RunError::Blind)?,
+        Wanted::Nothing { images } => Desired::nothing(run.spec, run.secrets.map(derive::cluster_id), images.clone()),
+    };
+    let plan = plan(&desired, &sight.observed);
+    let broken = lint(&plan, &desired, &sight.observed);
+    if !broken.is_empty() {
+        return Err(RunError::Unsound(broken.iter().map(ToString::to_string).collect()));
+    }
+    if run.wanted == Wanted::Cluster && !plan.steps.is_empty() && plan.refusals.is_empty() {
+        check_rights(run, &sight)?;
+    }
+    Ok((plan, desired, sight.observed))
+}
+
+/// Before the first change: everything that the file asks for is asked of the token's rights.
+fn check_rights(run: &Run<'_>, sight: &Sight) -> Result<(), RunError> {
+    let version = pve_version(&sight.observed.pve);
+    let missing = preflight::missing(run.spec, &sight.observed, version, &sight.permissions);
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(RunError::Lacking(missing))
+    }
+}
+
+pub fn pve_version(version: &semver::Version) -> pve_api::PveVersion {
+    let part = |number: u64| u16::try_from(number).unwrap_or(u16::MAX);
+    pve_api::PveVersion::new(part(version.major), part(version.minor))
+}
+
+pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report, RunError> {
+    let mut done = 0;
+    let mut fruitless = 0;
+    let mut approved: Option<BTreeSet<String>> = None;
+    for round in 1..=ROUNDS_MAX {
+        run.events.tell(Event::Observing { round });
+        let (plan, _, observed) = look_and_plan(run).await?;
+        let plan = Arc::new(plan);
+        if !plan.refusals.is_empty() {
+            return Err(RunError::Refused(plan));
+        }
+        if plan.is_settled() {
+            run.site.journal.clear();
+            return Ok(Report {
+                rounds: round,
+                done,
+                held: plan.held.clone(),
+                nodes: observed.kubernetes.yes().cloned(),
+                plan,
+            });
+        }
+        check_lease(run, &observed)?;
+        let removals: BTreeSet<String> = plan.removals().map(removal).collect();
+        if approved.as_ref().is_none_or(|approved| !removals.is_subset(approved)) {
+            if !approve(&plan, &observed) {
+                return Err(RunError::NotApproved(plan));
+            }
+            approved = Some(removals);
+        }
+        run.events.tell(Event::Planned(plan.clone()));
+        let outcome = carry_out(run, &plan, &observed).await;
+        done += outcome.done;
+        if outcome.stopped {
+            return Err(RunError::Stopped {
+                done,
+                left: outcome.left,
+            });
+        }
+        fruitless = if outcome.failed.is_empty() || outcome.done > 0 {
+            0
+        } else {
+            fruitless + 1
+        };
+        let hopeless = outcome.failed.values().any(|failure| !failure.kind.may_pass());
+        if hopeless || fruitless >= ROUNDS_WITHOUT_PROGRESS {
+            return Err(RunError::Failed {
+                plan,
+                failed: outcome.failed.into_iter().collect(),
+                done,
+            });
+        }
+        if !outcome.failed.is_empty() {
+            tokio::time::sleep(run.site.jitter(PAUSE_AFTER_FAILURE)).await;
+        }
+    }
+    Err(RunError::NotSettled { rounds: ROUNDS_MAX })
+}
+
+fn removal(step: &mainstay_plan::Step) -> String {
+    format!("{} {}", step.action.name(), step.subject)
+}
+
+fn check_lease(run: &Run<'_>, observed: &Observed) -> Result<(), RunError> {
+    let held = run
+        .secrets
+        .and_then(|secrets| lease::held_by_another(observed, derive::cluster_id(secrets), &run.holder, run.site.env.wall.now()));
+    match held {
+        Some(lease) if !run.despite_lease => Err(RunError::Leased(lease)),
+        _ => Ok(()),
+    }
+}
+
+/// Executes, with the lease renewed meanwhile on a machine that stays.
+async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Outcome {
+    let limits = Limits::new(shared_storages(observed));
+    let work = execute(plan, run.site, &limits, &run.events, &run.stop);
+    let carrier = run
+        .secrets
+        .and_then(|secrets| lease::carrier(observed, derive::cluster_id(secrets)));
+    let Some(carrier) = carrier.filter(|vm| !is_removed(plan, vm.vmid)) else {
+        return work.await;
+    };
+    let outcome = tokio::select! {
+        biased;
+        outcome = work => outcome,
+        () = lease::keep(run.site, &limits, &carrier, &run.holder) => unreachable!("a lease is kept until the work ends"),
+    };
+    lease::release(run.site, &limits, &carrier).await;
+    outcome
+}
+
+fn is_removed(plan: &Plan, vmid: u32) -> bool {
+    plan.removals().any(|step| step.action.vm().is_some_and(|vm| vm.vmid == vmid))
+}
+
+fn shared_storages(observed: &Observed) -> BTreeSet<String> {
+    let storages = observed.hosts.values().filter_map(|host| host.storages.yes()).flatten();
+    storages
+        .filter(|(_, storage)| storage.shared)
+        .map(|(name, _)| name.clone())
+        .collect()
+}
+
+impl RunError {
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Blind(failure) => failure.kind.exit_code(),
+            Self::Refused(plan) => plan
+                .refusals
+                .iter()
+                .map(|refusal| refusal.kind.exit_code())
+                .max()
+                .unwrap_or(1),
+            Self::Leased(_) | Self::NotApproved(_) => 4,
+            Self::Lacking(_) => 1,
+            Self::Failed { failed, .. } => failed.iter().map(|(_, failure)| failure.kind.exit_code()).max().unwrap_or(1),
+            Self::Stopped { .. } => 130,
+            Self::Unsound(_) => 70,
+            Self::NotSettled { .. } => 1,
+        }
+    }
+
+    /// For a subject line in the report.
+    pub fn subject(&self) -> Option<Subject> {
+        match self {
+            Self::Failed { plan, failed, .. } => failed
+                .first()
+                .and_then(|(id, _)| plan.step(*id))
+                .map(|step| step.subject.clone()),
+            _ => None,
+        }
+    }
+
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Blind(failure) => failure.kind,
+            Self::Refused(_) | Self::Leased(_) | Self::NotApproved(_) => Kind::Refused,
+            Self::Lacking(_) => Kind::Denied,
+            Self::Failed { failed, .. } => failed.first().map_or(Kind::Failed, |(_, failure)| failure.kind),
+            Self::Stopped { .. } | Self::NotSettled { .. } => Kind::Unsettled,
+            Self::Unsound(_) => Kind::Bug,
+        }
+    }
+}

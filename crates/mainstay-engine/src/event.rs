@@ -1,0 +1,131 @@
+//! What the engine tells. Its only output: a terminal view, plain lines and JSON lines are readers of one stream.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_plan::{Plan, StepId};
+use tokio::time::Instant;
+
+use crate::failure::Failure;
+
+/// Something that happened, and when since the run began.
+#[derive(Debug, Clone)]
+pub struct Told {
+    pub at: Duration,
+    pub event: Event,
+}
+
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// Looking at the world, for the n-th time in this run.
+    Observing {
+        round: u32,
+    },
+    /// What this round will do. Approved already, unless it is empty.
+    Planned(Arc<Plan>),
+    Step {
+        id: StepId,
+        now: StepEvent,
+    },
+    /// Worth a line of its own, for people.
+    Note(String),
+    /// No new step begins; these still run.
+    Stopping {
+        running: Vec<StepId>,
+    },
+}
+
+#[derive(Debug, Clone)]
+pub enum StepEvent {
+    Begin,
+    /// Not done yet: what it waits for, and how long it may. Told again whenever the reason changes.
+    Wait {
+        what: String,
+        limit: Duration,
+    },
+    /// Something went wrong that may pass; it is tried again.
+    Retry {
+        why: String,
+    },
+    Done {
+        took: Duration,
+    },
+    Failed {
+        took: Duration,
+        why: Arc<Failure>,
+    },
+}
+
+/// Where events go.
+#[derive(Clone)]
+pub struct Events {
+    began: Instant,
+    sink: Arc<dyn Fn(Told) + Send + Sync>,
+}
+
+impl Events {
+    pub fn new(sink: impl Fn(Told) + Send + Sync + 'static) -> Self {
+        Self {
+            began: Instant::now(),
+            sink: Arc::new(sink),
+        }
+    }
+
+    /// For runs that nobody watches.
+    pub fn unheard() -> Self {
+        Self::new(|_| {})
+    }
+
+    pub fn tell(&self, event: Event) {
+        (self.sink)(Told {
+            at: self.began.elapsed(),
+            event,
+        });
+    }
+
+    pub fn note(&self, text: impl Into<String>) {
+        self.tell(Event::Note(text.into()));
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Events")
+    }
+}
+
+/// The voice of one step: says what it waits for, each reason once.
+#[derive(Debug)]
+pub struct Voice {
+    events: Events,
+    id: StepId,
+    last: std::sync::Mutex<String>,
+}
+
+impl Voice {
+    pub fn new(events: Events, id: StepId) -> Self {
+        Self {
+            events,
+            id,
+            last: std::sync::Mutex::default(),
+        }
+    }
+
+    pub fn wait(&self, what: impl Into<String>, limit: Duration) {
+        let what = what.into();
+        let mut last = self.last.lock().expect("nothing panics while it speaks");
+        if *last != what {
+            last.clone_from(&what);
+            self.tell(StepEvent::Wait { what, limit });
+        }
+    }
+
+    pub fn retry(&self, why: impl fmt::Display) {
+        self.tell(StepEvent::Retry { why: why.to_string() });
+    }
+
+    pub(crate) fn tell(&self, now: StepEvent) {
+        self.events.tell(Event::Step { id: self.id, now });
+    }
+}

@@ -1,0 +1,238 @@
+//! What went wrong, in the words of the house: which kind, what is to be done, and whether it may pass by itself.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use pve_api::{Class, Error as PveError};
+
+/// Why a step did not end well.
+#[derive(Debug)]
+pub struct Failure {
+    pub kind: Kind,
+    /// The whole story in one line.
+    pub what: String,
+    /// Our reading of the cause, where we have one.
+    pub why: Option<String>,
+    /// What to do, each line fit to be pasted or followed.
+    pub help: Vec<String>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// The kinds of style: they decide exit code and whether it is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A privilege or credential is missing.
+    Denied,
+    /// Something that is not ours is in the way.
+    Conflict,
+    /// A gate says that it would hurt.
+    Refused,
+    /// Never sent.
+    Unreachable,
+    /// The other side tried and failed.
+    Failed,
+    /// The deadline passed, the outcome is unknown.
+    Unsettled,
+    /// The world is not as the plan saw it any more: look and plan again.
+    Changed,
+    /// An invariant of ours broke.
+    Bug,
+}
+
+impl Kind {
+    /// As `--json` names it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Denied => "denied",
+            Self::Conflict => "conflict",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::Failed => "failed",
+            Self::Unsettled => "unsettled",
+            Self::Changed => "changed",
+            Self::Bug => "bug",
+        }
+    }
+
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Refused => 4,
+            Self::Bug => 70,
+            _ => 1,
+        }
+    }
+
+    /// Another round may do better without anybody changing anything.
+    pub fn may_pass(self) -> bool {
+        matches!(self, Self::Unreachable | Self::Failed | Self::Unsettled | Self::Changed)
+    }
+}
+
+impl Failure {
+    pub fn new(kind: Kind, what: impl Into<String>) -> Self {
+        Self {
+            kind,
+            what: what.into(),
+            why: None,
+            help: Vec::new(),
+            source: None,
+        }
+    }
+
+    pub fn conflict(what: impl Into<String>) -> Self {
+        Self::new(Kind::Conflict, what)
+    }
+
+    pub fn refused(what: impl Into<String>) -> Self {
+        Self::new(Kind::Refused, what)
+    }
+
+    pub fn changed(what: impl Into<String>) -> Self {
+        Self::new(Kind::Changed, what)
+    }
+
+    /// `what` did not happen in time; `seen` is what was last seen instead.
+    pub fn too_late(what: impl fmt::Display, limit: Duration, seen: impl Into<String>) -> Self {
+        let seen = seen.into();
+        let why = (!seen.is_empty()).then_some(seen);
+        Self {
+            why,
+            ..Self::new(Kind::Unsettled, format!("{what} within {}", minutes(limit)))
+        }
+    }
+
+    pub fn why(mut self, why: impl Into<String>) -> Self {
+        self.why = Some(why.into());
+        self
+    }
+
+    pub fn help(mut self, line: impl Into<String>) -> Self {
+        self.help.push(line.into());
+        self
+    }
+
+    pub fn caused_by(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// The causes below this failure, outermost first.
+    pub fn causes(&self) -> Vec<String> {
+        let mut next = self.source();
+        let mut causes = Vec::new();
+        while let Some(cause) = next {
+            causes.push(cause.to_string());
+            next = cause.source();
+        }
+        causes
+    }
+
+    /// The same action may be begun anew, since each looks before it acts.
+    pub(crate) fn is_transient(&self) -> bool {
+        let pve = self.source.as_deref().and_then(|source| source.downcast_ref::<PveError>());
+        match pve {
+            Some(PveError::NotSent { .. } | PveError::Unknown { .. }) => true,
+            Some(error) => error.class().is_some_and(passes),
+            None => false,
+        }
+    }
+}
+
+/// Refusals that look different a little later.
+fn passes(class: &Class) -> bool {
+    class.is_transient()
+        || matches!(
+            class,
+            Class::Locked(_) | Class::Changed | Class::Interrupted | Class::Running | Class::NotRunning
+        )
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl StdError for Failure {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// The factory's no.
+impl From<talos_api::factory::FactoryError> for Failure {
+    fn from(error: talos_api::factory::FactoryError) -> Self {
+        let kind = if error.is_transient() {
+            Kind::Unreachable
+        } else {
+            Kind::Failed
+        };
+        let mut failure = Self::new(kind, error.to_string());
+        failure.help.extend(error.remedy());
+        failure.caused_by(error)
+    }
+}
+
+/// PVE's no, read as ours.
+impl From<PveError> for Failure {
+    fn from(error: PveError) -> Self {
+        let (kind, what, help) = read(&error);
+        let mut failure = Self::new(kind, what).caused_by(error);
+        failure.help = help;
+        failure
+    }
+}
+
+fn read(error: &PveError) -> (Kind, String, Vec<String>) {
+    let plain = |kind| (kind, error.to_string(), Vec::new());
+    match error {
+        PveError::NotSent { .. } => (Kind::Unreachable, "Proxmox VE cannot be reached".into(), Vec::new()),
+        PveError::Unknown { .. } => (
+            Kind::Unsettled,
+            "Proxmox VE did not answer; the request may have been carried out".into(),
+            Vec::new(),
+        ),
+        PveError::Decode { .. } => plain(Kind::Bug),
+        PveError::Refused(_) | PveError::TaskFailed(_) => match error.class() {
+            Some(Class::Denied | Class::RootOnly) => (Kind::Denied, error.to_string(), denied_help(error)),
+            Some(Class::Unauthenticated) => (
+                Kind::Denied,
+                "Proxmox VE does not accept the token".into(),
+                vec!["check PROXMOX_VE_API_TOKEN: user@realm!name=secret".into()],
+            ),
+            Some(Class::Exists) => plain(Kind::Conflict),
+            Some(Class::NoQuorum) => (
+                Kind::Failed,
+                "the Proxmox VE cluster has no quorum".into(),
+                vec!["bring its hosts back first: pvecm status".into()],
+            ),
+            Some(Class::Protected) => (
+                Kind::Refused,
+                error.to_string(),
+                vec!["somebody protected this VM in Proxmox VE; take that out there if it is meant to go".into()],
+            ),
+            Some(Class::Invalid) => plain(Kind::Bug),
+            _ => plain(Kind::Failed),
+        },
+    }
+}
+
+fn denied_help(error: &PveError) -> Vec<String> {
+    let mut help = Vec::new();
+    if let Some(missing) = error.privilege() {
+        help.push(format!("the token lacks {} on {}", missing.any_of.join(" or "), missing.path));
+    }
+    help.push("`mainstay grant` prints the role and the ACL lines that this file needs".into());
+    help
+}
+
+/// `5 min`, `90 s`.
+pub(crate) fn minutes(limit: Duration) -> String {
+    let seconds = limit.as_secs();
+    if seconds >= 120 && seconds.is_multiple_of(60) {
+        format!("{} min", seconds / 60)
+    } else {
+        format!("{seconds} s")
+    }
+}

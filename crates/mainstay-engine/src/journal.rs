@@ -1,0 +1,156 @@
+//! What was begun. It only saves time and helps to clean up: deleting it never costs correctness.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::disk::Disk;
+use crate::event::Events;
+
+/// The journal of one cluster: lines of JSON, gone when everything is settled.
+#[derive(Clone)]
+pub struct Journal {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    events: Events,
+    /// Told once: a full disk is no reason to stop, and none to repeat oneself.
+    failed: Arc<std::sync::atomic::AtomicBool>,
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "entry", rename_all = "kebab-case")]
+pub enum Entry {
+    /// A request is about to be sent.
+    Begin { step: String, subject: String },
+    /// PVE works on it.
+    Task { step: String, subject: String, upid: String },
+    /// A machine was proved ours, and its volumes go with it.
+    Delete {
+        machine: String,
+        vmid: u32,
+        volumes: Vec<String>,
+    },
+}
+
+impl Journal {
+    /// `folder` is the program's state directory.
+    pub fn open(disk: Arc<dyn Disk>, folder: &std::path::Path, cluster: Uuid, events: Events) -> Self {
+        Self {
+            disk,
+            path: folder.join(format!("{cluster}.journal")),
+            events,
+            failed: Arc::default(),
+        }
+    }
+
+    pub fn write(&self, entry: &Entry) {
+        let line = serde_json::to_string(entry).expect("an entry is plain data");
+        if let Err(error) = self.disk.append(&self.path, &line)
+            && !self.failed.swap(true, std::sync::atomic::Ordering::Relaxed)
+        {
+            self.events.note(format!(
+                "the journal {} cannot be written ({error}); going on without it",
+                self.path.display()
+            ));
+        }
+    }
+
+    /// What earlier runs left. A line that was cut short is no line.
+    pub fn entries(&self) -> Vec<Entry> {
+        let content = self.disk.read(&self.path).ok().flatten().unwrap_or_default();
+        String::from_utf8_lossy(&content)
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
+    }
+
+    /// Volumes of machines whose deletion began after they were proved ours.
+    pub fn deleted_volumes(&self) -> BTreeSet<String> {
+        let volumes = |entry| {
+            if let Entry::Delete { volumes, .. } = entry {
+                volumes
+            } else {
+                Vec::new()
+            }
+        };
+        self.entries().into_iter().flat_map(volumes).collect()
+    }
+
+    /// Everything is settled: nothing was begun that is not finished.
+    pub fn clear(&self) {
+        if let Err(error) = self.disk.remove(&self.path) {
+            self.events.note(format!(
+                "the journal {} cannot be removed ({error}); it does no harm",
+                self.path.display()
+            ));
+        }
+    }
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Journal({})", self.path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::MemoryDisk;
+
+    fn journal(disk: &Arc<MemoryDisk>) -> Journal {
+        Journal::open(disk.clone(), "state".as_ref(), Uuid::nil(), Events::unheard())
+    }
+
+    #[test]
+    fn the_next_run_reads_what_this_one_wrote() {
+        let disk = Arc::new(MemoryDisk::default());
+        let entry = Entry::Delete {
+            machine: "prod-w-1".into(),
+            vmid: 3001,
+            volumes: vec!["local-lvm:vm-3001-disk-0".into()],
+        };
+        journal(&disk).write(&entry);
+        assert_eq!(journal(&disk).entries(), [entry]);
+        assert!(journal(&disk).deleted_volumes().contains("local-lvm:vm-3001-disk-0"));
+        journal(&disk).clear();
+        assert!(journal(&disk).entries().is_empty());
+    }
+
+    #[test]
+    fn a_line_cut_short_by_a_crash_is_passed_over() {
+        let disk = Arc::new(MemoryDisk::default());
+        let entry = Entry::Begin {
+            step: "machine.claim".into(),
+            subject: "prod-w-1".into(),
+        };
+        journal(&disk).write(&entry);
+        disk.append(
+            &PathBuf::from("state").join(format!("{}.journal", Uuid::nil())),
+            "{\"entry\":\"beg",
+        )
+        .expect("appends");
+        assert_eq!(journal(&disk).entries(), [entry]);
+    }
+
+    #[test]
+    fn a_full_disk_is_told_once_and_stops_nothing() {
+        let disk = Arc::new(MemoryDisk::default());
+        disk.set_full(true);
+        let told = Arc::new(std::sync::Mutex::new(0));
+        let count = told.clone();
+        let events = Events::new(move |_| *count.lock().expect("counts") += 1);
+        let journal = Journal::open(disk, "state".as_ref(), Uuid::nil(), events);
+        for _ in 0..3 {
+            journal.write(&Entry::Begin {
+                step: "machine.claim".into(),
+                subject: "prod-w-1".into(),
+            });
+        }
+        assert_eq!(*told.lock().expect("counts"), 1);
+    }
+}

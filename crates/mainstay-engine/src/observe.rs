@@ -1,0 +1,153 @@
+//! Looks at the world: Proxmox VE first, then every machine that runs, all at once. Changes nothing.
+
+mod guests;
+mod pve;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use futures::future::join_all;
+use mainstay_net::{Target, dial_within};
+use mainstay_plan::{Answer, Observed, Power, Seen, Vm};
+use mainstay_spec::Spec;
+use pve_api::access::Permissions;
+use uuid::Uuid;
+
+use crate::failure::Failure;
+use crate::site::Site;
+
+pub use pve::slot;
+
+/// How long somebody may take to answer on an address that should be free. On one network an answer takes milliseconds.
+const PROBE: Duration = Duration::from_millis(1500);
+
+/// Talos and Kubernetes: the only ports that are ever tried on an address that may be a stranger's.
+const PROBED_PORTS: [u16; 2] = [50000, 6443];
+
+/// What concerns one cluster.
+#[derive(Debug)]
+pub struct Scope<'a> {
+    pub cluster_id: Option<Uuid>,
+    /// VMIDs that are wanted.
+    pub vmids: BTreeSet<u32>,
+    /// Machines that are wanted, and where.
+    pub addresses: BTreeMap<String, Ipv4Addr>,
+    pub control_planes: BTreeSet<String>,
+    pub vip: Option<Ipv4Addr>,
+    pub pool: Option<&'a str>,
+    /// The storage for images, if the file names one.
+    pub images: Option<&'a str>,
+}
+
+impl<'a> Scope<'a> {
+    pub fn of(spec: &'a Spec, cluster_id: Option<Uuid>) -> Self {
+        Self {
+            cluster_id,
+            vmids: spec.machines.iter().map(|machine| machine.vmid).collect(),
+            addresses: spec
+                .machines
+                .iter()
+                .map(|machine| (machine.name.to_string(), machine.address))
+                .collect(),
+            control_planes: spec.control_planes().map(|machine| machine.name.to_string()).collect(),
+            vip: spec.network.vip,
+            pool: spec.datacenter.pool.as_ref().map(AsRef::as_ref),
+            images: spec.datacenter.storage.images.as_ref().map(AsRef::as_ref),
+        }
+    }
+}
+
+/// What was seen, and what the token may do.
+#[derive(Debug)]
+pub struct Sight {
+    pub observed: Observed,
+    pub permissions: Permissions,
+}
+
+/// One look at everything. Fails only where nothing could be said at all.
+pub async fn observe(site: &Site, scope: &Scope<'_>) -> Result<Sight, Failure> {
+    let deleted = site.journal.deleted_volumes();
+    // Nobody's business waits for silence: the addresses are tried while Proxmox VE answers.
+    let (datacenter, answers) = tokio::join!(pve::look(&site.pve, scope, &deleted), probe_all(site, scope));
+    let datacenter = datacenter?;
+    let running = machines_that_run(&datacenter.vms, scope);
+    let guests = guests::look(site, scope, &running).await;
+    let taken: BTreeSet<Ipv4Addr> = running.values().copied().collect();
+    let observed = Observed {
+        pve: datacenter.version,
+        quorate: datacenter.quorate,
+        token: datacenter.token,
+        hosts: datacenter.hosts,
+        vms: datacenter.vms,
+        leftovers: datacenter.leftovers,
+        images: datacenter.images,
+        talos: guests.talos,
+        etcd: guests.etcd,
+        answers: answers
+            .into_iter()
+            .filter(|(address, _)| !taken.contains(address))
+            .filter(|(address, _)| scope.vip != Some(*address) || taken.is_empty())
+            .collect(),
+        kubernetes: guests.kubernetes,
+        tasks: datacenter.tasks,
+    };
+    Ok(Sight {
+        observed,
+        permissions: datacenter.permissions,
+    })
+}
+
+/// Machines of ours that have power, by name and address: those of the file, and those that only their mark still knows.
+fn machines_that_run(vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>) -> BTreeMap<String, Ipv4Addr> {
+    let Some(cluster_id) = scope.cluster_id else {
+        return BTreeMap::new();
+    };
+    let mut running = BTreeMap::new();
+    for vm in vms
+        .yes()
+        .into_iter()
+        .flat_map(BTreeMap::values)
+        .filter(|vm| vm.power != Power::Stopped)
+    {
+        let Some(mark) = vm
+            .config
+            .yes()
+            .and_then(|config| mainstay_plan::Mark::parse(&config.description))
+        else {
+            continue;
+        };
+        let address = scope
+            .addresses
+            .get(&mark.machine)
+            .copied()
+            .or_else(|| vm.config.yes()?.address.map(|net| net.addr()));
+        if let (true, Some(address)) = (mark.cluster_id == cluster_id, address) {
+            running.insert(mark.machine, address);
+        }
+    }
+    running
+}
+
+/// Who answers on the addresses that we want.
+async fn probe_all(site: &Site, scope: &Scope<'_>) -> BTreeMap<Ipv4Addr, Seen<Answer>> {
+    let wanted: BTreeSet<Ipv4Addr> = scope.addresses.values().copied().chain(scope.vip).collect();
+    let found = join_all(wanted.iter().map(|address| probe(site, *address))).await;
+    wanted.into_iter().zip(found).collect()
+}
+
+async fn probe(site: &Site, address: Ipv4Addr) -> Seen<Answer> {
+    let tries = PROBED_PORTS.map(|port| async move {
+        let target = Target {
+            host: address.to_string(),
+            port,
+        };
+        dial_within(&*site.env.dialer, &target, PROBE).await.is_ok().then_some(port)
+    });
+    let ports: Vec<u16> = join_all(tries).await.into_iter().flatten().collect();
+    if ports.is_empty() {
+        Seen::No
+    } else {
+        Seen::Yes(Answer { ports })
+    }
+}

@@ -1,0 +1,486 @@
+//! What Proxmox VE shows: a constant number of calls, and about one per machine of ours.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::join_all;
+use mainstay_plan::{
+    Host, ImageFile, Leftover, Memory, Power, Seen, Storage, StorageAt, StorageKind, TAG, Task, Token, Vm, VmConfig, VmDisk,
+    VmNic,
+};
+use mainstay_spec::{DiskCache, DiskOptions, Gib, Mac, Mib};
+use pve_api::access::Permissions;
+use pve_api::cluster::{Guest, GuestKind, HostState, Resource, RunState};
+use pve_api::{Boot, Cache, Client, Content, Drive, Error, Ipv4, Slot, cluster, host, qemu, storage, task};
+use semver::Version;
+
+use super::Scope;
+use crate::failure::Failure;
+
+/// Everything that Proxmox VE was asked for.
+#[derive(Debug)]
+pub struct Datacenter {
+    pub version: Version,
+    pub quorate: Seen<bool>,
+    pub token: Token,
+    pub permissions: Permissions,
+    pub hosts: BTreeMap<String, Host>,
+    pub vms: Seen<BTreeMap<u32, Vm>>,
+    pub leftovers: Seen<Vec<Leftover>>,
+    pub images: BTreeMap<StorageAt, Seen<Vec<ImageFile>>>,
+    pub tasks: Vec<Task>,
+}
+
+/// Without its version, its inventory and our own rights nothing can be said at all; every other gap is a gap.
+pub async fn look(pve: &Client, scope: &Scope<'_>, deleted: &BTreeSet<String>) -> Result<Datacenter, Failure> {
+    let (version, status, resources, permissions) = tokio::join!(
+        pve.call(cluster::version()),
+        pve.call(cluster::status()),
+        pve.call(cluster::resources(None)),
+        pve.call(pve_api::access::permissions())
+    );
+    let (version, resources, permissions) = (version?, resources?, permissions?);
+    let inventory = Inventory::of(resources);
+    let names: Vec<pve_api::Host> = inventory.online().cloned().collect();
+    let (hosts, tasks, vms) = tokio::join!(
+        join_all(names.iter().map(|name| look_at_host(pve, name))),
+        join_all(names.iter().map(|name| pve.call(task::active(name)))),
+        configs(pve, &inventory.guests, scope),
+    );
+    let hosts = inventory.hosts(names.iter().zip(hosts));
+    let vms = if sees_all(&permissions, scope) {
+        Seen::Yes(vms)
+    } else {
+        Seen::Unknown("the token lacks VM.Audit on /vms, so it may not see every VM".into())
+    };
+    let (images, leftovers) = tokio::join!(images(pve, &hosts, scope), leftovers(pve, &hosts, &vms, scope, deleted));
+    Ok(Datacenter {
+        version: semver_of(version.version),
+        quorate: quorate(status),
+        token: Token {
+            pool_scoped: pool_scoped(&permissions, scope),
+        },
+        permissions,
+        hosts,
+        vms,
+        leftovers,
+        images,
+        tasks: tasks
+            .into_iter()
+            .filter_map(Result::ok)
+            .flat_map(|page| page.items)
+            .map(task_of)
+            .collect(),
+    })
+}
+
+fn semver_of(version: pve_api::PveVersion) -> Version {
+    Version::new(version.major.into(), version.minor.into(), version.patch.into())
+}
+
+fn quorate(status: Result<cluster::Status, Error>) -> Seen<bool> {
+    match status {
+        Ok(status) => Seen::Yes(status.quorate),
+        Err(error) => Seen::Unknown(error.to_string()),
+    }
+}
+
+fn sees_all(permissions: &Permissions, scope: &Scope<'_>) -> bool {
+    permissions.allows("/vms", "VM.Audit") || pool_scoped(permissions, scope)
+}
+
+/// A token whose rights end at its pool sees only what is in there. It can still claim a VMID: PVE itself says when one is taken.
+fn pool_scoped(permissions: &Permissions, scope: &Scope<'_>) -> bool {
+    let in_pool = scope
+        .pool
+        .is_some_and(|pool| permissions.allows(&format!("/pool/{pool}"), "VM.Allocate"));
+    in_pool && !permissions.allows("/vms", "VM.Allocate")
+}
+
+/// The one call that answers for all, taken apart.
+struct Inventory {
+    guests: Vec<Guest>,
+    hosts: Vec<cluster::HostEntry>,
+}
+
+impl Inventory {
+    fn of(resources: Vec<Resource>) -> Self {
+        let mut inventory = Self {
+            guests: Vec::new(),
+            hosts: Vec::new(),
+        };
+        for resource in resources {
+            match resource {
+                Resource::Guest(guest) => inventory.guests.push(guest),
+                Resource::Host(host) => inventory.hosts.push(host),
+                Resource::Storage(_) | Resource::Other { .. } => {}
+            }
+        }
+        inventory
+    }
+
+    fn online(&self) -> impl Iterator<Item = &pve_api::Host> {
+        self.hosts
+            .iter()
+            .filter(|entry| entry.status == HostState::Online)
+            .map(|entry| &entry.host)
+    }
+
+    fn hosts<'a>(&self, looked: impl Iterator<Item = (&'a pve_api::Host, HostLook)>) -> BTreeMap<String, Host> {
+        let mut looked: BTreeMap<&pve_api::Host, HostLook> = looked.collect();
+        let host = |entry: &cluster::HostEntry| {
+            let (bridges, storages) = looked.remove(&entry.host).unwrap_or_else(|| {
+                (
+                    Seen::Unknown("the host is offline".into()),
+                    Seen::Unknown("the host is offline".into()),
+                )
+            });
+            let total = entry.maxmem.unwrap_or_default();
+            Host {
+                online: entry.status == HostState::Online,
+                cpus: u32::try_from(entry.maxcpu.unwrap_or_default()).unwrap_or(u32::MAX),
+                memory: Memory {
+                    total,
+                    free: total.saturating_sub(entry.mem.unwrap_or_default()),
+                },
+                bridges,
+                storages,
+            }
+        };
+        let mut host = host;
+        self.hosts.iter().map(|entry| (entry.host.to_string(), host(entry))).collect()
+    }
+}
+
+type HostLook = (Seen<BTreeSet<String>>, Seen<BTreeMap<String, Storage>>);
+
+async fn look_at_host(pve: &Client, name: &pve_api::Host) -> HostLook {
+    let (bridges, storages) = tokio::join!(pve.call(host::bridges(name)), pve.call(storage::list(name)));
+    let bridges = match bridges {
+        // PVE leaves out what the token may not use: an empty list is more likely a lack of rights than a host without a bridge.
+        Ok(list) if list.is_empty() => Seen::Unknown(format!(
+            "no bridge of {name} is visible: the token may lack SDN.Use on /sdn/zones/localnetwork"
+        )),
+        Ok(list) => Seen::Yes(list.into_iter().map(|bridge| bridge.iface).collect()),
+        Err(error) => Seen::Unknown(error.to_string()),
+    };
+    let storages = match storages {
+        Ok(list) => Seen::Yes(
+            list.into_iter()
+                .map(|status| (status.storage.to_string(), storage_of(&status)))
+                .collect(),
+        ),
+        Err(error) => Seen::Unknown(error.to_string()),
+    };
+    (bridges, storages)
+}
+
+fn storage_of(status: &storage::StorageStatus) -> Storage {
+    Storage {
+        kind: match status.kind.to_string().as_str() {
+            "dir" => StorageKind::Dir,
+            "nfs" => StorageKind::Nfs,
+            "cifs" => StorageKind::Cifs,
+            "btrfs" => StorageKind::Btrfs,
+            "lvmthin" => StorageKind::LvmThin,
+            "lvm" => StorageKind::Lvm,
+            "zfspool" => StorageKind::Zfs,
+            "rbd" => StorageKind::Rbd,
+            "cephfs" => StorageKind::CephFs,
+            other => StorageKind::Other(other.to_owned()),
+        },
+        content: status.content.iter().map(ToString::to_string).collect(),
+        active: status.enabled && status.active,
+        shared: status.shared,
+        total: status.total,
+        free: status.avail,
+    }
+}
+
+/// Every guest, with the config of those that carry our tag or sit on a VMID that is wanted.
+async fn configs(pve: &Client, guests: &[Guest], scope: &Scope<'_>) -> BTreeMap<u32, Vm> {
+    let vm = |guest: &Guest| {
+        let guest = guest.clone();
+        async move {
+            let vmid = guest.vmid.get();
+            let concerns_us = guest.kind == GuestKind::Qemu && (guest.tags.contains(TAG) || scope.vmids.contains(&vmid));
+            let config = if concerns_us { config_of(pve, &guest).await } else { Seen::No };
+            (vmid, vm_of(guest, config))
+        }
+    };
+    join_all(guests.iter().map(vm)).await.into_iter().collect()
+}
+
+/// The pending list answers for config, pending changes and digest in one call.
+async fn config_of(pve: &Client, guest: &Guest) -> Seen<VmConfig> {
+    match pve.call(qemu::pending(&guest.host, guest.vmid)).await {
+        Ok(entries) => Seen::Yes(vm_config(entries, guest)),
+        Err(error) => Seen::Unknown(error.to_string()),
+    }
+}
+
+fn vm_of(guest: Guest, config: Seen<VmConfig>) -> Vm {
+    let power = match guest.status {
+        RunState::Running => Power::Running,
+        RunState::Stopped => Power::Stopped,
+        RunState::Unknown => Power::Unknown("its host does not report".into()),
+        other => Power::Stuck(other.to_string()),
+    };
+    Vm {
+        vmid: guest.vmid.get(),
+        host: guest.host.to_string(),
+        name: guest.name,
+        power,
+        tags: guest.tags.iter().map(str::to_owned).collect(),
+        template: guest.template,
+        config,
+    }
+}
+
+fn vm_config(entries: Vec<qemu::Pending>, guest: &Guest) -> VmConfig {
+    let pending = entries
+        .iter()
+        .filter(|entry| entry.is_change())
+        .map(|entry| entry.key.clone())
+        .collect();
+    let merged = entries.into_iter().filter(|entry| !entry.delete).filter_map(|entry| {
+        let value = entry.pending.or(entry.value)?;
+        Some((entry.key, value))
+    });
+    let config = pve_api::VmConfig::from_entries(merged);
+    let lock = config.lock.as_ref().or(guest.lock.as_ref()).map(ToString::to_string);
+    VmConfig {
+        lock,
+        pending,
+        ..plain(&config)
+    }
+}
+
+/// A VM's config in the words of the plan.
+pub fn plain(config: &pve_api::VmConfig) -> VmConfig {
+    let ip = config.ipconfigs.get(&0);
+    VmConfig {
+        digest: config.digest.map(|digest| digest.to_string()).unwrap_or_default(),
+        name: config.name.clone(),
+        description: config
+            .description
+            .as_ref()
+            .map(|text| text.as_str().to_owned())
+            .unwrap_or_default(),
+        uuid: config.smbios.as_ref().and_then(|smbios| smbios.uuid),
+        lock: config.lock.as_ref().map(ToString::to_string),
+        cores: config.cores.unwrap_or(1) * config.sockets.unwrap_or(1),
+        cpu_type: config.cpu.clone().unwrap_or_default(),
+        memory: Mib(config.memory.unwrap_or(512)),
+        onboot: config.onboot.unwrap_or(false),
+        startup_order: config.other.get("startup").and_then(|text| {
+            text.split(',')
+                .find_map(|part| part.strip_prefix("order=").unwrap_or(part).parse().ok())
+        }),
+        agent: config.agent.as_ref().is_some_and(|agent| agent.enabled),
+        scsi: config.scsihw.clone().unwrap_or_else(|| "lsi".into()),
+        firmware: config.bios.map_or_else(|| "seabios".into(), |bios| bios.to_string()),
+        protection: config.protection.unwrap_or(false),
+        disks: config
+            .drives
+            .iter()
+            .filter_map(|(slot, drive)| disk_of(drive).map(|disk| (slot.to_string(), disk)))
+            .collect(),
+        seed: config.cloud_init_drive().map(|slot| slot.to_string()),
+        nic: config.nets.get(&0).and_then(nic_of),
+        address: ip.and_then(|ip| {
+            if let Some(Ipv4::Static(address)) = ip.ip {
+                Some(address)
+            } else {
+                None
+            }
+        }),
+        gateway: ip.and_then(|ip| ip.gw),
+        dns: config
+            .nameservers
+            .iter()
+            .flatten()
+            .filter_map(|server| server.parse().ok())
+            .collect(),
+        boot: if let Some(Boot::Order(devices)) = &config.boot {
+            devices.clone()
+        } else {
+            Vec::new()
+        },
+        pending: BTreeSet::new(),
+    }
+}
+
+fn disk_of(drive: &Drive) -> Option<VmDisk> {
+    if drive.is_cloud_init() {
+        return None;
+    }
+    let volume = drive.volume()?;
+    Some(VmDisk {
+        volume: volume.to_string(),
+        size: Gib(drive.size.map_or(0, |size| size.bytes() >> 30)),
+        serial: drive.serial.clone(),
+        options: DiskOptions {
+            cache: match drive.cache {
+                Some(Cache::Writethrough) => DiskCache::Writethrough,
+                Some(Cache::Writeback | Cache::Unsafe) => DiskCache::Writeback,
+                Some(Cache::Directsync) => DiskCache::Directsync,
+                Some(Cache::None) | None => DiskCache::None,
+            },
+            discard: drive.discard.unwrap_or(false),
+            ssd: drive.ssd.unwrap_or(false),
+            iothread: drive.iothread.unwrap_or(false),
+        },
+    })
+}
+
+fn nic_of(net: &pve_api::Net) -> Option<VmNic> {
+    Some(VmNic {
+        mac: Mac(net.mac?.octets()),
+        bridge: net.bridge.clone()?,
+        vlan: net.vlan,
+    })
+}
+
+/// Image files on every storage that may hold them.
+async fn images(pve: &Client, hosts: &BTreeMap<String, Host>, scope: &Scope<'_>) -> BTreeMap<StorageAt, Seen<Vec<ImageFile>>> {
+    let wanted = |name: &str| scope.images.is_none_or(|chosen| chosen == name);
+    let places = places(hosts, |name, storage| wanted(name) && storage.allows("import"));
+    let lists = join_all(places.iter().map(|at| files(pve, at))).await;
+    let mut seen = BTreeMap::new();
+    for (at, list) in places.into_iter().zip(lists) {
+        for host in hosts_sharing(hosts, &at) {
+            seen.insert(StorageAt { host, ..at.clone() }, list.clone());
+        }
+    }
+    seen
+}
+
+/// The hosts that see the same storage: all that have it if it is shared, else the one.
+fn hosts_sharing(hosts: &BTreeMap<String, Host>, at: &StorageAt) -> Vec<String> {
+    let shares = |host: &Host| {
+        host.storages
+            .yes()
+            .and_then(|storages| storages.get(&at.storage))
+            .is_some_and(|storage| storage.shared)
+    };
+    hosts
+        .iter()
+        .filter(|(name, host)| **name == at.host || shares(host))
+        .map(|(name, _)| name.clone())
+        .collect()
+}
+
+async fn files(pve: &Client, at: &StorageAt) -> Seen<Vec<ImageFile>> {
+    let (Ok(host), Ok(storage)) = (at.host.parse(), at.storage.parse()) else {
+        return Seen::Unknown(format!("{at} is no place that PVE can name"));
+    };
+    let filter = storage::ContentFilter {
+        content: Some(Content::Import),
+        vmid: None,
+    };
+    match pve.call(storage::content(&host, &storage, &filter)).await {
+        Ok(volumes) => Seen::Yes(
+            volumes
+                .iter()
+                .map(|volume| ImageFile {
+                    file: volume.volid.file_name().to_owned(),
+                    size: volume.size,
+                })
+                .collect(),
+        ),
+        Err(error) => Seen::Unknown(error.to_string()),
+    }
+}
+
+/// Disks with one of our VMIDs in their name that no VM refers to.
+async fn leftovers(
+    pve: &Client,
+    hosts: &BTreeMap<String, Host>,
+    vms: &Seen<BTreeMap<u32, Vm>>,
+    scope: &Scope<'_>,
+    deleted: &BTreeSet<String>,
+) -> Seen<Vec<Leftover>> {
+    let Seen::Yes(vms) = vms else {
+        return Seen::Unknown("the list of VMs is not complete".into());
+    };
+    let places = places(hosts, |_, storage| storage.allows("images"));
+    let lists = join_all(places.iter().map(|at| disks(pve, at))).await;
+    let mut found = Vec::new();
+    for (at, list) in places.into_iter().zip(lists) {
+        let volumes = match list {
+            Ok(volumes) => volumes,
+            Err(error) => return Seen::Unknown(format!("{at} cannot be listed: {error}")),
+        };
+        for volume in volumes {
+            let Some(vmid) = volume.vmid.or(volume.volid.owner()).map(pve_api::Vmid::get) else {
+                continue;
+            };
+            let name = volume.volid.to_string();
+            let journaled = deleted.contains(&name);
+            if (scope.vmids.contains(&vmid) || journaled) && !is_referred_to(vms.get(&vmid), &name) {
+                found.push(Leftover {
+                    at: at.clone(),
+                    volume: name,
+                    vmid,
+                    journaled,
+                });
+            }
+        }
+    }
+    Seen::Yes(found)
+}
+
+/// A VM whose config was not read may refer to anything.
+fn is_referred_to(vm: Option<&Vm>, volume: &str) -> bool {
+    match vm.map(|vm| &vm.config) {
+        None => false,
+        Some(Seen::Yes(config)) => {
+            config.disks.values().any(|disk| disk.volume == volume)
+                || config.seed.is_some() && volume.contains("cloudinit")
+                || config.lock.is_some()
+        }
+        Some(Seen::No | Seen::Unknown(_)) => true,
+    }
+}
+
+async fn disks(pve: &Client, at: &StorageAt) -> Result<Vec<storage::Volume>, Failure> {
+    let place = |error: pve_api::ValueError| Failure::new(crate::failure::Kind::Bug, error.to_string());
+    let (host, storage) = (at.host.parse().map_err(place)?, at.storage.parse().map_err(place)?);
+    let filter = storage::ContentFilter {
+        content: Some(Content::Images),
+        vmid: None,
+    };
+    Ok(pve.call(storage::content(&host, &storage, &filter)).await?)
+}
+
+/// Storages of the hosts that are there; a shared one once.
+fn places(hosts: &BTreeMap<String, Host>, fits: impl Fn(&str, &Storage) -> bool) -> Vec<StorageAt> {
+    let mut shared = BTreeSet::new();
+    let mut places = Vec::new();
+    for (host, seen) in hosts {
+        for (name, storage) in seen.storages.yes().into_iter().flatten() {
+            if fits(name, storage) && (!storage.shared || shared.insert(name.clone())) {
+                places.push(StorageAt {
+                    host: host.clone(),
+                    storage: name.clone(),
+                });
+            }
+        }
+    }
+    places
+}
+
+fn task_of(entry: task::TaskEntry) -> Task {
+    Task {
+        kind: entry.upid.kind().to_owned(),
+        subject: entry.upid.subject().to_owned(),
+        host: entry.upid.host().to_string(),
+        upid: entry.upid.to_string(),
+    }
+}
+
+/// The slot, or a bug of ours: the plan writes slots that PVE knows.
+pub fn slot(text: &str) -> Result<Slot, Failure> {
+    text.parse()
+        .map_err(|error: pve_api::ValueError| Failure::new(crate::failure::Kind::Bug, error.to_string()))
+}

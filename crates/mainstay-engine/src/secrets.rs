@@ -1,0 +1,151 @@
+//! The secrets file: made once, before the first request, encrypted before it touches a disk, and never made anew for a cluster that exists.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use mainstay_net::{Entropy, Env, Identity as TlsIdentity, Secret};
+use sops_file::{CreationRules, Filter, Identity, Recipient, Rule};
+use talos_api::Access;
+use talos_config::access::{DEFAULT_LIFETIME, kubernetes_admin, talos_identity};
+use talos_config::versions::Contract;
+use talos_config::{BundleError, PkiError, Secrets, ServiceAccountKey, TalosRole};
+
+use crate::disk::Disk;
+use crate::site::Keys;
+
+/// Where the secrets of one cluster are, and the keys that open them.
+pub struct SecretsFile {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    identities: Vec<Identity>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SecretsError {
+    #[error("{path} cannot be read")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path} cannot be written")]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("{path} cannot be opened")]
+    Sops { path: PathBuf, source: sops_file::Error },
+    #[error("{path} does not hold a cluster's secrets: {}", .source.problems.join("; "))]
+    Bundle { path: PathBuf, source: BundleError },
+    #[error("the secrets cannot be made")]
+    Pki(#[from] PkiError),
+    #[error("{path} exists already")]
+    Exists { path: PathBuf },
+}
+
+impl SecretsFile {
+    /// Next to `cluster.yaml` lies `cluster.secrets.yaml`.
+    pub fn beside(cluster_file: &Path) -> PathBuf {
+        let stem = cluster_file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        cluster_file.with_file_name(format!("{stem}.secrets.yaml"))
+    }
+
+    pub fn new(disk: Arc<dyn Disk>, path: PathBuf, identities: Vec<Identity>) -> Self {
+        Self { disk, path, identities }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `None` when there is no file yet. A file that is there but cannot be opened is an error, never an invitation to make another.
+    pub fn load(&self) -> Result<Option<Secrets>, SecretsError> {
+        let Some(content) = self.disk.read(&self.path).map_err(|source| SecretsError::Read {
+            path: self.path.clone(),
+            source,
+        })?
+        else {
+            return Ok(None);
+        };
+        let opened = sops_file::decrypt(&content, &self.identities).map_err(|source| self.sops(source))?;
+        let secrets = Secrets::from_talosctl_yaml(opened.text()).map_err(|source| self.bundle(source))?;
+        secrets.validate().map_err(|source| self.bundle(source))?;
+        Ok(Some(secrets))
+    }
+
+    /// Who can open the file.
+    pub fn recipients(&self) -> Result<Vec<String>, SecretsError> {
+        let content = self.disk.read(&self.path).map_err(|source| SecretsError::Read {
+            path: self.path.clone(),
+            source,
+        })?;
+        sops_file::recipients(&content.unwrap_or_default()).map_err(|source| self.sops(source))
+    }
+
+    /// Makes the secrets of a new cluster and writes them, encrypted, where no file is.
+    pub fn mint(
+        &self,
+        env: &Env,
+        contract: Contract,
+        service_account: ServiceAccountKey,
+        readers: &Rule,
+    ) -> Result<Secrets, SecretsError> {
+        let mut rng = env.entropy.fork("secrets").rng();
+        let secrets = Secrets::generate(&mut rng, env.wall.now(), contract, service_account)?;
+        self.store(&secrets, readers, env.wall.now(), &env.entropy)?;
+        Ok(secrets)
+    }
+
+    /// Writes a bundle that came from elsewhere, where no file is.
+    pub fn store(&self, secrets: &Secrets, readers: &Rule, now: Timestamp, entropy: &Entropy) -> Result<(), SecretsError> {
+        let mut rng = entropy.fork("secrets file").rng();
+        let text = secrets.to_talosctl_yaml();
+        let sealed =
+            sops_file::encrypt(&text, &readers.recipients, &readers.filter, now, &mut rng).map_err(|source| self.sops(source))?;
+        self.disk
+            .create(&self.path, sealed.as_bytes())
+            .map_err(|source| match source.kind() {
+                std::io::ErrorKind::AlreadyExists => SecretsError::Exists { path: self.path.clone() },
+                _ => SecretsError::Write {
+                    path: self.path.clone(),
+                    source,
+                },
+            })
+    }
+
+    fn sops(&self, source: sops_file::Error) -> SecretsError {
+        SecretsError::Sops {
+            path: self.path.clone(),
+            source,
+        }
+    }
+
+    fn bundle(&self, source: BundleError) -> SecretsError {
+        SecretsError::Bundle {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+/// Who may read a new file: what `.sops.yaml` says, else those whose keys are at hand.
+pub fn readers(rules: Option<(&CreationRules, &str)>, identities: &[Identity]) -> Result<Rule, sops_file::Error> {
+    let by_rule = rules.map(|(rules, path)| rules.rule_for(path)).transpose()?.flatten();
+    Ok(by_rule.filter(|rule| !rule.recipients.is_empty()).unwrap_or_else(|| Rule {
+        recipients: identities.iter().map(Identity::recipient).collect::<Vec<Recipient>>(),
+        filter: Filter::default(),
+    }))
+}
+
+/// What opens the cluster's machines and API, minted offline.
+pub fn keys(env: &Env, secrets: &Secrets) -> Result<Keys, PkiError> {
+    let mut rng = env.entropy.fork("client certificates").rng();
+    let now = env.wall.now();
+    let talos = talos_identity(secrets, &[TalosRole::Admin].into(), DEFAULT_LIFETIME, now, &mut rng)?;
+    let kubernetes = kubernetes_admin(secrets, DEFAULT_LIFETIME, now, &mut rng)?;
+    let identity = |minted: talos_config::ClientIdentity| TlsIdentity {
+        cert_pem: minted.certificate,
+        key_pem: Secret::new(minted.pkcs8_key.to_string()),
+    };
+    let access = Access::new(env, secrets.os_ca().to_owned(), identity(talos));
+    Ok(Keys::new(
+        env,
+        access,
+        secrets.kubernetes_ca().to_owned(),
+        identity(kubernetes),
+    ))
+}

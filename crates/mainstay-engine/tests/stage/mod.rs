@@ -1,0 +1,198 @@
+//! A simulated world with one cluster file in front of it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use mainstay_engine::{
+    Disk, Event, Events, Holder, Journal, MemoryDisk, Report, Run, RunError, Site, StepEvent, Told, Wanted, converge, derive,
+    keys, look_and_plan,
+};
+use mainstay_net::{Entropy, Env, SimulateError, Trust, Wall, simulate};
+use mainstay_plan::Plan;
+use mainstay_sim::{Mode, World, WorldSpec};
+use mainstay_spec::{Distro, Environment, Spec};
+use pve_api::{Client, ClientOptions, Endpoint};
+use talos_api::factory::Factory;
+use talos_config::versions::Contract;
+use talos_config::{Secrets, ServiceAccountKey};
+use tokio_util::sync::CancellationToken;
+
+pub const NEW_YEAR: &str = "2026-01-01T00:00:00Z";
+
+/// Three control planes and two workers on the default datacenter.
+pub const THREE_AND_TWO: &str = "\
+name: demo
+network: { cidr: 10.0.0.0/16, gateway: 10.0.0.1, dns: [1.1.1.1], vip: 10.0.0.20 }
+talos: { version: 1.13.9 }
+pools:
+  control-plane: { count: 3, cpu: 2, memory: 4GiB, disk: 20GiB, addresses: 10.0.0.11+, vmids: 2000+ }
+  worker: { count: 2, cpu: 2, memory: 4GiB, disk: 20GiB, addresses: 10.0.0.21+, vmids: 3000+ }
+";
+
+/// What stands on the stage.
+pub struct Stage {
+    pub world: World,
+    pub env: Env,
+    pub disk: Arc<MemoryDisk>,
+    pub secrets: Secrets,
+    pub told: Arc<Mutex<Vec<Told>>>,
+}
+
+/// Runs on virtual time; an hour of it is far more than anything takes.
+pub fn on_stage<T: Send>(seed: u64, spec: WorldSpec, act: impl AsyncFnOnce(&Stage) -> T + Send) -> T {
+    let run = async move |entropy: Entropy| {
+        let stage = Stage::build(spec, entropy).await;
+        act(&stage).await
+    };
+    let outcome: Result<T, SimulateError> = simulate(seed, Duration::from_secs(4 * 3600), run);
+    outcome.expect("the run ends in time")
+}
+
+impl Stage {
+    async fn build(spec: WorldSpec, entropy: Entropy) -> Self {
+        let wall = Wall::at(NEW_YEAR.parse().expect("a time"));
+        let world = World::start(spec, Mode::Simulated, wall, entropy.fork("world"))
+            .await
+            .expect("a world");
+        let env = Env {
+            dialer: world.dialer(),
+            wall,
+            entropy: entropy.fork("mainstay"),
+        };
+        let mut rng = env.entropy.fork("secrets").rng();
+        let key = ServiceAccountKey::ec_p256(&mut rng).expect("a key");
+        let secrets = Secrets::generate(&mut rng, wall.now(), Contract::new(1, 13), key).expect("secrets");
+        Self {
+            world,
+            env,
+            disk: Arc::default(),
+            secrets,
+            told: Arc::default(),
+        }
+    }
+
+    pub fn spec(&self, text: &str) -> Spec {
+        let environment = Environment {
+            endpoint: Some(self.world.endpoint()),
+        };
+        match mainstay_spec::load(text, "cluster.yaml", &environment, &|_| None) {
+            Ok(checked) => {
+                let mut spec = checked.spec;
+                let Distro::Talos(talos) = &mut spec.distro;
+                talos.factory = self.world.factory_url().parse().expect("a URL");
+                spec
+            }
+            Err(faults) => panic!(
+                "{}",
+                mainstay_spec::report::terminal(&faults.source, &faults.faults, mainstay_spec::report::Paint::Plain)
+            ),
+        }
+    }
+
+    pub fn pve(&self) -> Client {
+        let url: url::Url = self.world.endpoint().parse().expect("a URL");
+        let target = format!("{}:{}", url.host_str().expect("a host"), url.port().expect("a port"))
+            .parse()
+            .expect("a target");
+        let trust = Trust::Pin(self.world.fingerprint().expect("a fingerprint").parse().expect("reads"));
+        let login = self.world.token().expect("a token").parse().expect("reads");
+        Client::new(
+            &self.env,
+            vec![Endpoint {
+                target,
+                trust,
+                host: None,
+            }],
+            login,
+            ClientOptions::default(),
+        )
+        .expect("a client")
+    }
+
+    fn events(&self) -> Events {
+        let told = self.told.clone();
+        Events::new(move |event| told.lock().expect("writes").push(event))
+    }
+
+    pub fn site(&self, spec: &Spec) -> Site {
+        let Distro::Talos(talos) = &spec.distro;
+        let factory = Factory::new(&self.env, &talos.factory, &Trust::Plain).expect("a factory");
+        let disk: Arc<dyn Disk> = self.disk.clone();
+        let journal = Journal::open(disk, "state".as_ref(), derive::cluster_id(&self.secrets), Events::unheard());
+        let keys = keys(&self.env, &self.secrets).expect("keys");
+        Site::new(self.env.clone(), self.pve(), factory, Some(keys), journal, spec)
+    }
+
+    fn run<'a>(&'a self, spec: &'a Spec, site: &'a Site, wanted: Wanted) -> Run<'a> {
+        Run {
+            spec,
+            site,
+            secrets: Some(&self.secrets),
+            wanted,
+            holder: Holder::new("ops", "desk"),
+            despite_lease: false,
+            events: self.events(),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    pub async fn converge(&self, file: &str, wanted: Wanted) -> Result<Report, RunError> {
+        let spec = self.spec(file);
+        let site = self.site(&spec);
+        converge(&self.run(&spec, &site, wanted), &mut |_, _| true).await
+    }
+
+    pub async fn up(&self, file: &str) -> Result<Report, RunError> {
+        self.converge(file, Wanted::Cluster).await
+    }
+
+    pub async fn down(&self, file: &str) -> Result<Report, RunError> {
+        self.converge(file, Wanted::Nothing { images: Vec::new() }).await
+    }
+
+    pub async fn plan(&self, file: &str) -> Plan {
+        let spec = self.spec(file);
+        let site = self.site(&spec);
+        look_and_plan(&self.run(&spec, &site, Wanted::Cluster))
+            .await
+            .expect("a plan")
+            .0
+    }
+
+    /// The story so far, for a test that failed.
+    pub fn story(&self) -> String {
+        let mut plan: Option<Arc<Plan>> = None;
+        let mut lines = Vec::new();
+        for told in self.told.lock().expect("reads").iter() {
+            let at = told.at.as_secs_f64();
+            match &told.event {
+                Event::Planned(next) => {
+                    lines.push(format!("{at:8.1} plan\n{}", next.trace()));
+                    plan = Some(next.clone());
+                }
+                Event::Step { id, now } => {
+                    let name = plan
+                        .as_ref()
+                        .and_then(|plan| plan.step(*id))
+                        .map(|step| format!("{} {}", step.action.name(), step.subject))
+                        .unwrap_or_default();
+                    let now = match now {
+                        StepEvent::Failed { why, .. } => format!("FAILED {why} {:?} {:?}", why.why, why.causes()),
+                        other => format!("{other:?}"),
+                    };
+                    lines.push(format!("{at:8.1} {name}: {now}"));
+                }
+                other => lines.push(format!("{at:8.1} {other:?}")),
+            }
+        }
+        lines.join("\n")
+    }
+}
+
+/// The good end, or the whole story.
+pub fn settled(stage: &Stage, outcome: Result<Report, RunError>) -> Report {
+    match outcome {
+        Ok(report) => report,
+        Err(error) => panic!("{error:#?}\n{}", stage.story()),
+    }
+}

@@ -1,0 +1,228 @@
+//! The command line. Help texts are the doc comments.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Turns Proxmox VE and one YAML file into a production Kubernetes cluster, keeps it that way, and takes it down again.
+#[derive(Debug, Parser)]
+#[command(name = "mainstay", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(
+    after_help = "Exit codes: 0 done or settled, 1 failed, 2 usage or cluster.yaml, 3 `plan --check` found work, 4 refused by a gate, 70 a bug of mainstay, 130 interrupted.\nTry it without hardware: mainstay demo"
+)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Global {
+    /// The cluster file
+    #[arg(short, long, global = true, default_value = "cluster.yaml", value_name = "FILE")]
+    pub file: PathBuf,
+    /// One JSON object per line on stdout instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Plain lines instead of a live view, as in CI
+    #[arg(long, global = true)]
+    pub plain: bool,
+    /// When to use colour (NO_COLOR is kept, too)
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub color: Color,
+    /// Say more: every step with its reason, and every retry
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Look at Proxmox VE through the token and write a commented cluster.yaml
+    Init(Init),
+    /// From cluster.yaml to Ready nodes; run again to resume, repair or scale
+    Up(Up),
+    /// Show what `up` would do, and change nothing
+    Plan(Plan),
+    /// Remove everything that mainstay made for this cluster, and nothing else
+    Down(Down),
+    /// Machines, etcd, Kubernetes and certificates at a glance
+    Status(Status),
+    /// Check everything that `up` needs, one line per check
+    Doctor,
+    /// Print the pveum commands for a role with exactly the rights that this file needs
+    Grant(Grant),
+    /// Show the certificate that Proxmox VE presents, and write its fingerprint into the file
+    Trust(Trust),
+    /// Print, write or merge a kubeconfig for the cluster's administrator
+    Kubeconfig(Credentials),
+    /// Print, write or merge a talosconfig for the cluster's administrator
+    Talosconfig(Credentials),
+    /// The machine configs that would be applied, offline
+    Config(Config),
+    /// The cluster's secrets
+    #[command(subcommand)]
+    Secrets(Secrets),
+    /// Print the JSON Schema of cluster.yaml for editors
+    Schema,
+    /// Build a cluster on simulated machines in front of your eyes; no hardware, no network, no files
+    Demo(Demo),
+    /// Serve a simulated Proxmox VE datacenter on loopback, for this and for other clients
+    Sim(Sim),
+    /// Print completions for a shell
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page, or write one per command into a directory
+    Man {
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Init {
+    /// The name of the cluster
+    #[arg(long, default_value = "homelab")]
+    pub name: String,
+    /// Write over a file that is there
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Up {
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Go on although somebody else holds the lease
+    #[arg(long)]
+    pub take_lease: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// Exit 3 when there is something to do
+    #[arg(long)]
+    pub check: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Down {
+    /// Do not ask; needs --name
+    #[arg(short, long, requires = "name")]
+    pub yes: bool,
+    /// The name of the cluster, as a proof that it is meant
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Remove the downloaded images, too
+    #[arg(long)]
+    pub images: bool,
+    /// Remove the secrets file, too: the cluster can then never be opened again
+    #[arg(long)]
+    pub forget: bool,
+    /// Go on although somebody else holds the lease
+    #[arg(long)]
+    pub take_lease: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Stay and show changes
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Grant {
+    /// Whom to grant it: user@realm, or user@realm!token
+    #[arg(long = "to", value_name = "WHO", default_value = "mainstay@pve!up")]
+    pub to: String,
+    /// For this version of Proxmox VE instead of the one that answers, e.g. 9.1
+    #[arg(long, value_name = "VERSION")]
+    pub pve: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Trust {
+    /// Write the fingerprint into the cluster file
+    #[arg(long)]
+    pub write: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Credentials {
+    /// Write to this file instead of stdout
+    #[arg(short, long, value_name = "FILE", conflicts_with = "merge")]
+    pub out: Option<PathBuf>,
+    /// Merge into KUBECONFIG or TALOSCONFIG (or the default file) and make it the current context
+    #[arg(short, long)]
+    pub merge: bool,
+    /// How long the certificate is valid, in hours
+    #[arg(long, value_name = "HOURS", default_value_t = 8760)]
+    pub hours: i64,
+}
+
+#[derive(Debug, Args)]
+pub struct Config {
+    /// Only this machine
+    pub machine: Option<String>,
+    /// In clear. Without it, secrets are masked
+    #[arg(long)]
+    pub show_secrets: bool,
+    /// Write one file per machine, in clear, readable by you only
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Secrets {
+    /// What is in the secrets file and who can open it, without a secret byte
+    Show,
+    /// Take the secrets of a cluster that exists: talosctl's secrets.yaml, in clear or encrypted by sops
+    Import {
+        #[arg(value_name = "FILE")]
+        from: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// How fast the time of the simulated world passes
+    #[arg(long, default_value_t = 30.0, value_parser = positive)]
+    pub speed: f64,
+    /// With faults, from this number
+    #[arg(long, value_name = "SEED")]
+    pub faults: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct Sim {
+    /// Where Proxmox VE answers
+    #[arg(long, default_value = "127.0.0.1:8006", value_name = "ADDR:PORT")]
+    pub listen: std::net::SocketAddr,
+    /// The datacenter: hosts, storages, users, faults
+    #[arg(long, value_name = "FILE")]
+    pub world: Option<PathBuf>,
+    /// How fast tasks and guests are; protocol timeouts stay as they are
+    #[arg(long, default_value_t = 1.0, value_parser = positive)]
+    pub speed: f64,
+    /// Write every request and answer as JSON lines
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Count requests by call, and print the counts at the end
+    #[arg(long)]
+    pub stats: bool,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err("a positive number is needed".into()),
+    }
+}

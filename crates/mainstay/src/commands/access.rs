@@ -1,0 +1,123 @@
+//! `kubeconfig` and `talosconfig`: minted offline from the secrets, at any time.
+
+use std::path::{Path, PathBuf};
+
+use jiff::SignedDuration;
+use mainstay_spec::Role;
+use talos_config::{Kubeconfig, Secrets, TalosRole, Talosconfig};
+
+use crate::args::Credentials;
+use crate::output::Output;
+use crate::problem::Problem;
+use crate::session::Session;
+
+pub fn kubeconfig(session: &Session, args: &Credentials, output: Output) -> Result<(), Problem> {
+    let secrets = secrets(session)?;
+    let spec = session.spec();
+    let endpoint = spec
+        .endpoint
+        .url()
+        .parse()
+        .map_err(|error| Problem::plain("the endpoint is no URL").caused_by(error))?;
+    let mut rng = session.env.entropy.fork("kubeconfig").rng();
+    let minted = Kubeconfig::mint(
+        &secrets,
+        spec.name.as_str(),
+        &endpoint,
+        lifetime(args),
+        session.env.wall.now(),
+        &mut rng,
+    );
+    let minted = minted.map_err(|error| Problem::plain("the kubeconfig could not be made").caused_by(error))?;
+    let place = session.around.default_kubeconfig();
+    let merged = |text: &str| {
+        let mut there = Kubeconfig::parse(text)?;
+        there.merge(&minted);
+        Ok(there.to_yaml().to_string())
+    };
+    hand_over(session, args, output, &minted.to_yaml(), &place, merged)
+}
+
+pub fn talosconfig(session: &Session, args: &Credentials, output: Output) -> Result<(), Problem> {
+    let secrets = secrets(session)?;
+    let spec = session.spec();
+    let addresses = |role: Role| {
+        spec.machines
+            .iter()
+            .filter(|machine| machine.role == role)
+            .map(|machine| machine.address.to_string())
+            .collect::<Vec<_>>()
+    };
+    let endpoints = addresses(Role::ControlPlane);
+    let nodes: Vec<String> = endpoints.iter().take(1).cloned().collect();
+    let mut rng = session.env.entropy.fork("talosconfig").rng();
+    let roles = [TalosRole::Admin].into();
+    let minted = Talosconfig::mint(
+        &secrets,
+        spec.name.as_str(),
+        &roles,
+        &endpoints,
+        &nodes,
+        lifetime(args),
+        session.env.wall.now(),
+        &mut rng,
+    );
+    let minted = minted.map_err(|error| Problem::plain("the talosconfig could not be made").caused_by(error))?;
+    let place = session.around.default_talosconfig();
+    let merged = |text: &str| {
+        let mut there = Talosconfig::parse(text)?;
+        there.merge(&minted);
+        Ok(there.to_yaml().to_string())
+    };
+    hand_over(session, args, output, &minted.to_yaml(), &place, merged)
+}
+
+fn secrets(session: &Session) -> Result<Secrets, Problem> {
+    session.secrets()?.ok_or_else(|| {
+        let path = mainstay_engine::SecretsFile::beside(&session.file);
+        Problem::plain("the cluster has no secrets yet")
+            .why(format!("{} is not there", path.display()))
+            .help("make the cluster first: mainstay up")
+    })
+}
+
+fn lifetime(args: &Credentials) -> SignedDuration {
+    SignedDuration::from_hours(args.hours.max(1))
+}
+
+/// To stdout, into a file, or into the file that the other tools read.
+fn hand_over(
+    session: &Session,
+    args: &Credentials,
+    output: Output,
+    text: &str,
+    default: &Path,
+    merged: impl Fn(&str) -> Result<String, talos_config::access::AccessError>,
+) -> Result<(), Problem> {
+    let write = |path: &PathBuf, text: &str| {
+        session
+            .disk
+            .write(path, text.as_bytes())
+            .map_err(|error| Problem::plain(format!("{} cannot be written", path.display())).caused_by(error))?;
+        output.tell(format!("wrote {}", path.display()));
+        Ok(())
+    };
+    if let Some(path) = &args.out {
+        return write(path, text);
+    }
+    if !args.merge {
+        output.raw(text);
+        return Ok(());
+    }
+    let path = default.to_path_buf();
+    let there = session
+        .disk
+        .read(&path)
+        .map_err(|error| Problem::unreadable(&path, &error))?
+        .unwrap_or_default();
+    let there = String::from_utf8(there).map_err(|_| Problem::plain(format!("{} is no text", path.display())))?;
+    let merged = merged(&there).map_err(|error| {
+        Problem::plain(format!("{} cannot be merged with; it was left as it is", path.display())).caused_by(error)
+    })?;
+    write(&path, &merged)
+}

@@ -1,0 +1,281 @@
+//! `demo`: a datacenter in memory and a cluster built in it, in front of your eyes. No network, no files, nothing left behind.
+//!
+//! The simulated world runs at full speed in a thread of its own; what is paced is the view of it.
+
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use mainstay_engine::{
+    Events, Holder, Journal, MemoryDisk, Report, Run, RunError, Scope, Site, Told, Wanted, converge, derive, keys, observe,
+};
+use mainstay_net::{Entropy, Env, Trust, Wall, simulate};
+use mainstay_plan::Observed;
+use mainstay_sim::{Mode, World, WorldSpec};
+use mainstay_spec::{Distro, Environment, Spec};
+use pve_api::{Client, ClientOptions, Endpoint};
+use talos_api::factory::Factory;
+use talos_config::versions::Contract;
+use talos_config::{Secrets, ServiceAccountKey};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::args::Demo;
+use crate::output::Output;
+use crate::problem::Problem;
+use crate::view::{self, View};
+
+/// The cluster of a demo without `-f`.
+const CLUSTER: &str = include_str!("demo.yaml");
+
+/// A frame of the live view.
+const FRAME: Duration = Duration::from_millis(100);
+/// More virtual time than any demo takes.
+const DEADLINE: Duration = Duration::from_secs(6 * 3600);
+
+/// What the simulated run hands over.
+enum Said {
+    Told(Told),
+    End(Box<End>),
+}
+
+struct End {
+    outcome: Result<Report, RunError>,
+    /// What the last look saw, for the status page.
+    observed: Option<Observed>,
+    spec: Spec,
+    secrets: Secrets,
+    took: Duration,
+    now: jiff::Timestamp,
+}
+
+pub async fn run(file: &Path, args: &Demo, output: Output) -> Result<(), Problem> {
+    let given = file.as_os_str() != "cluster.yaml";
+    let text = if given {
+        std::fs::read_to_string(file).map_err(|error| Problem::unreadable(file, &error))?
+    } else {
+        CLUSTER.to_owned()
+    };
+    let folder = file.parent().map(Path::to_path_buf).unwrap_or_default();
+    let name = if given {
+        file.display().to_string()
+    } else {
+        "demo.yaml".to_owned()
+    };
+    if !output.json {
+        output.tell(format!(
+            "A simulated Proxmox VE datacenter in this process; time passes {} times faster.",
+            args.speed
+        ));
+    }
+    let (sender, said) = mpsc::channel();
+    let seed = args.faults.unwrap_or(1);
+    let story = Story {
+        text,
+        name,
+        folder,
+        faults: args.faults,
+        sender,
+    };
+    let thread = std::thread::spawn(move || simulate(seed, DEADLINE, |entropy| story.play(entropy)));
+    let end = watch(&said, args.speed, output).await;
+    match thread.join() {
+        Ok(Ok(Ok(()))) => {}
+        Ok(Ok(Err(problem))) => return Err(problem),
+        Ok(Err(error)) => return Err(Problem::plain("the simulated run did not end").caused_by(error)),
+        Err(_) => return Err(Problem::plain("the simulated run broke")),
+    }
+    end.map_or(Ok(()), |end| close(*end, output))
+}
+
+/// Replays the events at the pace that was asked for.
+async fn watch(said: &mpsc::Receiver<Said>, speed: f64, output: Output) -> Option<Box<End>> {
+    let mut view = View::new(output);
+    let began = Instant::now();
+    let at = |virtually: Duration| began + virtually.div_f64(speed);
+    let now = || began.elapsed().mul_f64(speed);
+    loop {
+        let told = match said.try_recv() {
+            Ok(Said::Told(told)) => told,
+            Ok(Said::End(end)) => {
+                view.finish();
+                return Some(end);
+            }
+            Err(mpsc::TryRecvError::Empty) => {
+                tokio::time::sleep(FRAME).await;
+                continue;
+            }
+            Err(mpsc::TryRecvError::Disconnected) => return None,
+        };
+        while Instant::now() + FRAME < at(told.at) {
+            tokio::time::sleep(FRAME).await;
+            view.tick(now().min(told.at));
+        }
+        sleep_until(at(told.at)).await;
+        view.show(&told);
+    }
+}
+
+fn close(end: End, output: Output) -> Result<(), Problem> {
+    let machines = end.spec.machines.len();
+    if output.json {
+        output.object(&view::json_report(end.outcome.as_ref(), end.took, machines));
+    }
+    let report = end.outcome?;
+    if output.json {
+        return Ok(());
+    }
+    let ready = report
+        .nodes
+        .as_ref()
+        .map_or(0, |nodes| nodes.nodes.values().filter(|node| node.ready).count());
+    output.tell(format!(
+        "{} is settled: {ready} of {} ready. {} in {} of simulated time.\n",
+        end.spec.name,
+        view::count(machines, "node"),
+        view::count(report.done, "step"),
+        view::clock(end.took)
+    ));
+    if let Some(observed) = &end.observed {
+        output.result(view::status::page(&end.spec, Some(&end.secrets), observed, 2, end.now).text());
+    }
+    output.tell("\nNothing of this was real, and nothing is left of it. For your own Proxmox VE: mainstay init");
+    Ok(())
+}
+
+/// One simulated run.
+struct Story {
+    text: String,
+    name: String,
+    folder: std::path::PathBuf,
+    faults: Option<u64>,
+    sender: mpsc::Sender<Said>,
+}
+
+impl Story {
+    async fn play(self, entropy: Entropy) -> Result<(), Problem> {
+        let wall = Wall::at("2026-01-01T08:00:00Z".parse().unwrap_or(jiff::Timestamp::UNIX_EPOCH));
+        let world = World::start(self.world(), Mode::Simulated, wall, entropy.fork("world")).await;
+        let world = world.map_err(|error| Problem::plain("the simulated world cannot be made").caused_by(error))?;
+        if self.faults.is_some() {
+            world.net().set_faults(rough());
+        }
+        let env = Env {
+            dialer: world.dialer(),
+            wall,
+            entropy: entropy.fork("mainstay"),
+        };
+        let spec = self.spec(&world)?;
+        let secrets = secrets(&env)?;
+        let events = self.events();
+        let site = site(&world, &env, &spec, &secrets, &events)?;
+        let run = Run {
+            spec: &spec,
+            site: &site,
+            secrets: Some(&secrets),
+            wanted: Wanted::Cluster,
+            holder: Holder::new("you", "here"),
+            despite_lease: false,
+            events,
+            stop: CancellationToken::new(),
+        };
+        let began = Instant::now();
+        let outcome = converge(&run, &mut |_, _| true).await;
+        let took = began.elapsed();
+        let observed = observe(&site, &Scope::of(&spec, Some(derive::cluster_id(&secrets))))
+            .await
+            .ok()
+            .map(|sight| sight.observed);
+        let now = wall.now();
+        let _ = self.sender.send(Said::End(Box::new(End {
+            outcome,
+            observed,
+            spec: spec.clone(),
+            secrets: secrets.clone(),
+            took,
+            now,
+        })));
+        Ok(())
+    }
+
+    fn world(&self) -> WorldSpec {
+        WorldSpec::default()
+    }
+
+    fn events(&self) -> Events {
+        let sender = std::sync::Mutex::new(self.sender.clone());
+        Events::new(move |told| {
+            if let Ok(sender) = sender.lock() {
+                let _ = sender.send(Said::Told(told));
+            }
+        })
+    }
+
+    /// The file, in front of the simulated datacenter whatever its own says.
+    fn spec(&self, world: &World) -> Result<Spec, Problem> {
+        let folder = self.folder.clone();
+        let environment = Environment {
+            endpoint: Some(world.endpoint()),
+        };
+        let checked = mainstay_spec::load(&self.text, &self.name, &environment, &|name| {
+            std::fs::read(folder.join(name)).ok()
+        })
+        .map_err(Problem::Spec)?;
+        let mut spec = checked.spec;
+        spec.datacenter.jump = None;
+        let Distro::Talos(talos) = &mut spec.distro;
+        talos.factory = world
+            .factory_url()
+            .parse()
+            .map_err(|error| Problem::plain("the simulated factory has no address").caused_by(error))?;
+        Ok(spec)
+    }
+}
+
+/// A network on a bad day: one connection in thirty is refused, some are reset.
+fn rough() -> mainstay_net::Faults {
+    let milliseconds = Duration::from_millis;
+    mainstay_net::Faults {
+        refuse: 0.03,
+        reset: 0.03,
+        reset_after: milliseconds(50)..=milliseconds(5000),
+        ..mainstay_net::Faults::latency(milliseconds(1)..=milliseconds(40))
+    }
+}
+
+fn secrets(env: &Env) -> Result<Secrets, Problem> {
+    let mut rng = env.entropy.fork("secrets").rng();
+    let minted =
+        ServiceAccountKey::ec_p256(&mut rng).and_then(|key| Secrets::generate(&mut rng, env.wall.now(), Contract::CLASSIC, key));
+    minted.map_err(|error| Problem::plain("secrets cannot be made").caused_by(error))
+}
+
+fn site(world: &World, env: &Env, spec: &Spec, secrets: &Secrets, events: &Events) -> Result<Site, Problem> {
+    let broken = |what: &'static str| move || Problem::plain(format!("the simulated datacenter has no {what}"));
+    let address = world.endpoint();
+    let target = address
+        .trim_start_matches("https://")
+        .parse()
+        .map_err(|_| broken("address")())?;
+    let pin = world
+        .fingerprint()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(broken("certificate"))?;
+    let login = world.token().and_then(|text| text.parse().ok()).ok_or_else(broken("token"))?;
+    let endpoint = Endpoint {
+        target,
+        trust: Trust::Pin(pin),
+        host: None,
+    };
+    let pve = Client::new(env, vec![endpoint], login, ClientOptions::default()).map_err(|_| broken("certificate")())?;
+    let Distro::Talos(talos) = &spec.distro;
+    let factory = Factory::new(env, &talos.factory, &Trust::Plain).map_err(|_| broken("Image Factory")())?;
+    let keys = keys(env, secrets).map_err(|error| Problem::plain("client certificates cannot be made").caused_by(error))?;
+    let journal = Journal::open(
+        Arc::new(MemoryDisk::default()),
+        Path::new("demo"),
+        derive::cluster_id(secrets),
+        events.clone(),
+    );
+    Ok(Site::new(env.clone(), pve, factory, Some(keys), journal, spec))
+}

@@ -1,0 +1,217 @@
+//! `doctor` and `grant`: what `up` needs, checked one by one, and the rights as commands to paste.
+
+use mainstay_engine::{Events, Run, RunError, Scope, Wanted, derive, look_and_plan, observe, preflight, pve_version};
+use mainstay_plan::RefusalKind;
+use pve_api::PveVersion;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::Grant;
+use crate::output::Output;
+use crate::problem::Problem;
+use crate::session::Session;
+
+/// One check and what came of it.
+struct Check {
+    name: &'static str,
+    fault: Option<String>,
+    detail: String,
+    help: Vec<String>,
+}
+
+impl Check {
+    fn fine(name: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            name,
+            fault: None,
+            detail: detail.into(),
+            help: Vec::new(),
+        }
+    }
+
+    fn failing(name: &'static str, fault: impl Into<String>, help: Vec<String>) -> Self {
+        Self {
+            name,
+            fault: Some(fault.into()),
+            detail: String::new(),
+            help,
+        }
+    }
+}
+
+pub async fn run(session: &Session, output: Output) -> Result<(), Problem> {
+    let mut checks = vec![Check::fine("file", format!("{} can be carried out", session.file.display()))];
+    checks.push(secrets_check(session));
+    let secrets = session.secrets().ok().flatten();
+    let site = session.site(secrets.as_ref(), &Events::unheard())?;
+    let scope = Scope::of(session.spec(), secrets.as_ref().map(derive::cluster_id));
+    match observe(&site, &scope).await {
+        Err(failure) => checks.push(Check::failing(
+            "proxmox",
+            failure.what.clone(),
+            failure.causes().into_iter().chain(failure.help).collect(),
+        )),
+        Ok(sight) => {
+            let observed = &sight.observed;
+            checks.push(Check::fine(
+                "proxmox",
+                format!(
+                    "{} answers with version {}",
+                    session.spec().datacenter.endpoint.host_str().unwrap_or("?"),
+                    observed.pve
+                ),
+            ));
+            let missing = preflight::missing(session.spec(), observed, pve_version(&observed.pve), &sight.permissions);
+            checks.push(rights_check(session, &missing)?);
+            let run = Run {
+                spec: session.spec(),
+                site: &site,
+                secrets: secrets.as_ref(),
+                wanted: Wanted::Cluster,
+                holder: session.around.holder.clone(),
+                despite_lease: true,
+                events: Events::unheard(),
+                stop: CancellationToken::new(),
+            };
+            checks.extend(plan_checks(look_and_plan(&run).await));
+        }
+    }
+    checks.push(factory_check(&site).await);
+    show(&checks, output);
+    if checks.iter().all(|check| check.fault.is_none()) {
+        Ok(())
+    } else {
+        Err(Problem::Said(1))
+    }
+}
+
+fn secrets_check(session: &Session) -> Check {
+    match session.secrets() {
+        Ok(Some(_)) => Check::fine("secrets", "are there and open"),
+        Ok(None) => Check::fine("secrets", "not made yet; `mainstay up` makes them"),
+        Err(Problem::Plain(plain)) => Check::failing(
+            "secrets",
+            plain.what.clone(),
+            plain.causes.iter().chain(&plain.help).cloned().collect(),
+        ),
+        Err(_) => Check::failing("secrets", "cannot be read", Vec::new()),
+    }
+}
+
+fn rights_check(session: &Session, missing: &[pve_api::privileges::Grant]) -> Result<Check, Problem> {
+    let login = session.login()?;
+    if missing.is_empty() {
+        return Ok(Check::fine(
+            "rights",
+            format!("{} has all that this file needs", login.principal()),
+        ));
+    }
+    let lacks: Vec<String> = missing.iter().map(lack).collect();
+    Ok(Check::failing(
+        "rights",
+        format!("{} lacks {}", login.principal(), lacks.join("; ")),
+        preflight::commands(missing, login.principal()),
+    ))
+}
+
+/// `VM.Allocate, VM.Audit on /vms`.
+pub fn lack(grant: &pve_api::privileges::Grant) -> String {
+    let names: Vec<String> = grant.privileges.iter().map(ToString::to_string).collect();
+    format!("{} on {}", names.join(", "), grant.path)
+}
+
+/// Everything else that would refuse is known to the plan: storages, room, bridges, strangers, versions.
+fn plan_checks(planned: Result<(mainstay_plan::Plan, mainstay_plan::Desired, mainstay_plan::Observed), RunError>) -> Vec<Check> {
+    let plan = match planned {
+        Ok((plan, ..)) => plan,
+        // Told by the check of rights already.
+        Err(RunError::Lacking(_)) => return Vec::new(),
+        Err(RunError::Blind(failure)) => return vec![Check::failing("plan", failure.what.clone(), failure.help)],
+        Err(_) => return vec![Check::failing("plan", "cannot be made", Vec::new())],
+    };
+    if plan.refusals.is_empty() {
+        let held = plan.held.iter().map(|held| {
+            Check::failing(
+                "held",
+                format!("{} of {}: {}", held.what, held.subject, held.reason),
+                Vec::new(),
+            )
+        });
+        return std::iter::once(Check::fine(
+            "datacenter",
+            "storages, room, bridges, addresses and versions fit",
+        ))
+        .chain(held)
+        .collect();
+    }
+    let name = |kind: RefusalKind| match kind {
+        RefusalKind::Conflict => "conflict",
+        RefusalKind::Lacking => "datacenter",
+        RefusalKind::Gate => "gate",
+    };
+    plan.refusals
+        .into_iter()
+        .map(|refusal| Check::failing(name(refusal.kind), format!("{}: {}", refusal.what, refusal.why), refusal.help))
+        .collect()
+}
+
+async fn factory_check(site: &mainstay_engine::Site) -> Check {
+    match site.factory.versions().await {
+        Ok(versions) => Check::fine("factory", format!("answers, {} releases of Talos", versions.len())),
+        Err(error) => Check::failing("factory", error.to_string(), error.remedy().into_iter().collect()),
+    }
+}
+
+fn show(checks: &[Check], output: Output) {
+    for check in checks {
+        if output.json {
+            output.object(&serde_json::json!({"v": 1, "type": "check", "name": check.name, "ok": check.fault.is_none(), "detail": check.fault.as_ref().unwrap_or(&check.detail), "help": check.help}));
+            continue;
+        }
+        let verdict = if check.fault.is_none() { "ok" } else { "failing" };
+        output.result(format!(
+            "{:<11} {verdict:<8} {}",
+            check.name,
+            check.fault.as_ref().unwrap_or(&check.detail)
+        ));
+        check
+            .help
+            .iter()
+            .for_each(|line| output.result(format!("                       {line}")));
+    }
+}
+
+/// The role and the ACL lines, for this file and this version of Proxmox VE.
+pub async fn grant(session: &Session, args: &Grant, output: Output) -> Result<(), Problem> {
+    let given = args.pve.as_ref().map(|text| text.parse::<PveVersion>()).transpose();
+    let given = given.map_err(|error| Problem::usage("that is no version of Proxmox VE").caused_by(error))?;
+    let seen = look(session).await;
+    let version = match (given, &seen) {
+        (Some(version), _) => version,
+        (None, Ok(observed)) => pve_version(&observed.pve),
+        (None, Err(_)) => {
+            output.tell("Proxmox VE cannot be looked at with this token; for version 9 (say --pve 8.4 for another)");
+            PveVersion::new(9, 0)
+        }
+    };
+    let observed = seen.as_ref().ok();
+    let storage = &session.spec().datacenter.storage;
+    if observed.is_none() && (storage.images.is_none() || storage.disks.is_none()) {
+        output.tell("the file names no storages and they cannot be looked at: name them in `datacenter.storage`, or add the lines for them yourself");
+    }
+    let grants = preflight::grants(session.spec(), observed, version);
+    let user = args.to.split('!').next().unwrap_or(&args.to);
+    let mut lines = vec![format!("pveum user add '{user}' --comment 'mainstay'")];
+    let token = args.to.split_once('!').map(|(_, token)| token);
+    lines.extend(token.map(|token| format!("pveum user token add '{user}' '{token}' --privsep 1")));
+    lines.extend(preflight::commands(&grants, &args.to));
+    for line in &lines {
+        output.result(line);
+    }
+    output.tell("run these on a Proxmox VE host as root; the second one prints the token's secret once");
+    Ok(())
+}
+
+async fn look(session: &Session) -> Result<mainstay_plan::Observed, Problem> {
+    let site = session.site(None, &Events::unheard())?;
+    Ok(observe(&site, &Scope::of(session.spec(), None)).await?.observed)
+}

@@ -1,0 +1,104 @@
+//! `down`: everything that mainstay made for this cluster, and nothing else.
+
+use mainstay_engine::{Events, Run, SecretsFile, Wanted, derive};
+use mainstay_plan::{Observed, Plan};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::up;
+use crate::args::Down;
+use crate::output::Output;
+use crate::problem::Problem;
+use crate::session::Session;
+use crate::view;
+
+pub async fn run(session: &Session, args: &Down, output: Output) -> Result<(), Problem> {
+    let spec = session.spec();
+    if spec.protect {
+        return Err(Problem::refused(format!("{} is protected", spec.name))
+            .why("`protect: true` stands in the cluster file")
+            .help("take it out there if the cluster is really to go"));
+    }
+    if let Some(name) = args.name.as_ref().filter(|name| *name != spec.name.as_str()) {
+        return Err(Problem::refused(format!("the cluster is called {}, not {name}", spec.name)).help("nothing was changed"));
+    }
+    let secrets = session.secrets()?;
+    let images = if args.images {
+        vec![derive::image(spec, &derive::versions(spec, None, None)?).file]
+    } else {
+        Vec::new()
+    };
+    let site = session.site(secrets.as_ref(), &Events::unheard())?;
+    let run = Run {
+        spec,
+        site: &site,
+        secrets: secrets.as_ref(),
+        wanted: Wanted::Nothing { images },
+        holder: session.around.holder.clone(),
+        despite_lease: args.take_lease,
+        events: Events::unheard(),
+        stop: CancellationToken::new(),
+    };
+    let ask = |plan: &Plan, seen: &Observed| approve(plan, seen, session, args, output);
+    let began = Instant::now();
+    let outcome = up::watched(run, ask, output).await;
+    if output.json {
+        output.object(&view::json_report(outcome.as_ref(), began.elapsed(), 0));
+    }
+    let report = outcome?;
+    if args.forget {
+        forget(session)?;
+    }
+    if !output.json {
+        let steps = if report.done == 0 {
+            "there was nothing left".to_owned()
+        } else {
+            format!("{} in {}", view::count(report.done, "step"), view::clock(began.elapsed()))
+        };
+        output.tell(format!("{} is gone: {steps}.", spec.name));
+        output.tell(left(session, args));
+    }
+    Ok(())
+}
+
+/// The name must be typed, or given with `--name` next to `--yes`.
+fn approve(plan: &Plan, seen: &Observed, session: &Session, args: &Down, output: Output) -> bool {
+    if !output.json {
+        output.tell(up::plan_text(plan, seen, session, output));
+    }
+    if args.yes {
+        return true;
+    }
+    if !output.can_ask() {
+        output.tell(format!(
+            "error: nobody to ask here; say --yes --name {} to go ahead",
+            session.spec().name
+        ));
+        return false;
+    }
+    up::question("Everything above is destroyed, with its data. Type the name of the cluster to go ahead: ")
+        == session.spec().name.as_str()
+}
+
+/// What stays, and how it goes too.
+fn left(session: &Session, args: &Down) -> String {
+    let mut lines = Vec::new();
+    if !args.images {
+        lines.push("kept: the downloaded images (mainstay down --images removes them)".to_owned());
+    }
+    if !args.forget {
+        lines.push(format!(
+            "kept: {} (mainstay down --forget removes it)",
+            SecretsFile::beside(&session.file).display()
+        ));
+    }
+    lines.join("\n")
+}
+
+fn forget(session: &Session) -> Result<(), Problem> {
+    let path = SecretsFile::beside(&session.file);
+    session
+        .disk
+        .remove(&path)
+        .map_err(|error| Problem::plain(format!("{} cannot be removed", path.display())).caused_by(error))
+}

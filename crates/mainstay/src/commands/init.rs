@@ -1,0 +1,214 @@
+//! `init`: looks at Proxmox VE through the token and writes a commented cluster.yaml with what it found.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_net::{Entropy, Env, Fingerprint, Target, Tcp, Trust, Wall, presented_fingerprint};
+use pve_api::cluster::HostState;
+use pve_api::{Client, ClientOptions, Content, Endpoint, cluster, host, storage};
+
+use crate::args::Init;
+use crate::output::Output;
+use crate::problem::Problem;
+use crate::session;
+use crate::surroundings::Surroundings;
+
+const LOOK: Duration = Duration::from_secs(10);
+
+/// What was found, as far as a file needs it.
+struct Found {
+    endpoint: String,
+    fingerprint: Fingerprint,
+    hosts: Vec<String>,
+    images: Option<String>,
+    /// Allows everything but images to import, which one command mends.
+    almost: Option<(String, String)>,
+    disks: Option<String>,
+    bridges: Vec<(String, Option<String>)>,
+}
+
+pub async fn run(file: &Path, args: Init, around: Surroundings, output: Output) -> Result<(), Problem> {
+    if file.exists() && !args.force {
+        return Err(Problem::usage(format!("{} exists already", file.display()))
+            .help("say --force to write over it, or -f to name another"));
+    }
+    let found = look(&around).await?;
+    let text = write(&args.name, &found);
+    std::fs::write(file, text)
+        .map_err(|error| Problem::plain(format!("{} cannot be written", file.display())).caused_by(error))?;
+    output.tell(format!(
+        "wrote {}: {} seen. Read it, change what you like, then: mainstay plan",
+        file.display(),
+        crate::view::count(found.hosts.len(), "host")
+    ));
+    if let Some((name, content)) = found.almost.filter(|_| found.images.is_none()) {
+        output.tell(format!(
+            "no storage may hold images to import yet; on a host, once: pvesm set {name} --content {content},import"
+        ));
+    }
+    Ok(())
+}
+
+async fn look(around: &Surroundings) -> Result<Found, Problem> {
+    let endpoint = around.endpoint.clone().ok_or_else(|| {
+        Problem::usage("there is no Proxmox VE to look at")
+            .why("PROXMOX_VE_ENDPOINT is not set")
+            .help("export PROXMOX_VE_ENDPOINT=https://pve.lan:8006")
+            .help("export PROXMOX_VE_API_TOKEN='user@realm!name=secret'")
+    })?;
+    let url =
+        url::Url::parse(&endpoint).map_err(|error| Problem::usage(format!("`{endpoint}` is no address")).caused_by(error))?;
+    let target = Target {
+        host: url.host_str().unwrap_or_default().to_owned(),
+        port: url.port().unwrap_or(8006),
+    };
+    let env = Env {
+        dialer: Arc::new(Tcp),
+        wall: Wall::real(),
+        entropy: Entropy::from_os(),
+    };
+    let fingerprint = presented_fingerprint(env.dialer.clone(), &target, env.wall, LOOK).await;
+    let fingerprint = fingerprint.map_err(|error| Problem::plain(format!("{target} shows no certificate")).caused_by(error))?;
+    let trust = Trust::Pin(fingerprint);
+    let pve = Client::new(
+        &env,
+        vec![Endpoint {
+            target,
+            trust,
+            host: None,
+        }],
+        session::login(around)?,
+        ClientOptions::default(),
+    );
+    let pve = pve.map_err(|error| Problem::plain("the certificate cannot be used").caused_by(error))?;
+    let hosts = pve.call(host::list()).await?;
+    let online: Vec<pve_api::Host> = hosts
+        .iter()
+        .filter(|entry| entry.status == HostState::Online)
+        .map(|entry| entry.host.clone())
+        .collect();
+    let first = online.first().ok_or_else(|| Problem::plain("no host is online"))?;
+    let (storages, bridges, version) = tokio::join!(
+        pve.call(storage::list(first)),
+        pve.call(host::bridges(first)),
+        pve.call(cluster::version())
+    );
+    let (storages, bridges) = (storages?, bridges?);
+    version?;
+    let usable = || storages.iter().filter(|storage| storage.enabled && storage.active);
+    let images = usable().find(|storage| storage.content.contains(&Content::Import));
+    let almost = usable().find(|storage| storage.kind.keeps_files());
+    let disks = usable()
+        .filter(|storage| storage.content.contains(&Content::Images))
+        .max_by_key(|storage| storage.total);
+    let contents =
+        |storage: &storage::StorageStatus| storage.content.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    Ok(Found {
+        endpoint: url.to_string().trim_end_matches('/').to_owned(),
+        fingerprint,
+        hosts: online.iter().map(ToString::to_string).collect(),
+        images: images.map(|storage| storage.storage.to_string()),
+        almost: almost.map(|storage| (storage.storage.to_string(), contents(storage))),
+        disks: disks.map(|storage| storage.storage.to_string()),
+        bridges: bridges.into_iter().map(|bridge| (bridge.iface, bridge.cidr)).collect(),
+    })
+}
+
+/// The file. What was seen is filled in; what nobody can see is a comment that says so.
+fn write(name: &str, found: &Found) -> String {
+    let mut text = String::new();
+    let (bridge, cidr) = found
+        .bridges
+        .iter()
+        .find(|(_, cidr)| cidr.is_some())
+        .or(found.bridges.first())
+        .cloned()
+        .unwrap_or_else(|| ("vmbr0".into(), None));
+    let network: Option<ipnet::Ipv4Net> = cidr.as_deref().and_then(|cidr| cidr.parse().ok());
+    let address = |last: u8| network.map_or_else(|| format!("10.0.0.{last}"), |network| nth(network, last));
+    let _ = writeln!(
+        text,
+        "# Written by `mainstay init` from what it saw; every line may be changed."
+    );
+    let _ = writeln!(text, "name: {name}\n\ndatacenter:\n  endpoint: {}", found.endpoint);
+    let _ = writeln!(
+        text,
+        "  fingerprint: \"{}\"   # compare: pvenode cert info",
+        found.fingerprint
+    );
+    let _ = writeln!(text, "  # hosts seen: {}", found.hosts.join(", "));
+    let images = found
+        .images
+        .clone()
+        .or_else(|| found.almost.as_ref().map(|(name, _)| name.clone()));
+    match (&images, &found.disks) {
+        (Some(images), Some(disks)) => drop(writeln!(text, "  storage: {{ images: {images}, disks: {disks} }}")),
+        _ => drop(writeln!(
+            text,
+            "  # storage: {{ images: local, disks: local-lvm }}   # no fitting storage was seen"
+        )),
+    }
+    let cidr = network.map_or_else(|| "10.0.0.0/24".to_owned(), |network| network.trunc().to_string());
+    let gateway = network.map_or_else(|| "10.0.0.1".to_owned(), |network| nth(network, 1));
+    let _ = writeln!(
+        text,
+        "\nnetwork:\n  cidr: {cidr}\n  gateway: {gateway}   # the router of that network: a guess"
+    );
+    let _ = writeln!(text, "  bridge: {bridge}\n  dns: [1.1.1.1, 8.8.8.8]");
+    let _ = writeln!(
+        text,
+        "  # vip: {}   # an address that nobody has; needed with three control planes",
+        address(20)
+    );
+    let _ = writeln!(
+        text,
+        "\npools:\n  # addresses must be free and outside of what a DHCP server hands out"
+    );
+    let _ = writeln!(
+        text,
+        "  control-plane: {{ count: 1, cpu: 4, memory: 8GiB, disk: 40GiB, addresses: {}+ }}",
+        address(211)
+    );
+    let _ = writeln!(
+        text,
+        "  worker: {{ count: 1, cpu: 4, memory: 8GiB, disk: 60GiB, addresses: {}+ }}",
+        address(221)
+    );
+    text
+}
+
+/// The n-th address of a network, or its last usable one if it has fewer.
+fn nth(network: ipnet::Ipv4Net, n: u8) -> String {
+    let hosts = network.hosts();
+    let picked = hosts.clone().nth(usize::from(n) - 1).or_else(|| hosts.last());
+    picked.map_or_else(String::new, |address| address.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_becomes_a_file_that_can_be_read() {
+        let found = Found {
+            endpoint: "https://pve.lan:8006".into(),
+            fingerprint: Fingerprint::from_bytes([7; 32]),
+            hosts: vec!["pve1".into(), "pve2".into()],
+            images: None,
+            almost: Some(("local".into(), "iso,vztmpl".into())),
+            disks: Some("local-lvm".into()),
+            bridges: vec![("vmbr1".into(), None), ("vmbr0".into(), Some("192.168.7.2/24".into()))],
+        };
+        let text = write("homelab", &found);
+        let checked = mainstay_spec::load(&text, "cluster.yaml", &mainstay_spec::Environment::default(), &|_| None)
+            .unwrap_or_else(|faults| panic!("{faults:?}\n{text}"));
+        assert_eq!(checked.spec.network.bridge.as_str(), "vmbr0");
+        assert_eq!(checked.spec.machines[0].address.to_string(), "192.168.7.211");
+        assert_eq!(
+            checked.spec.datacenter.storage.images.as_ref().map(AsRef::as_ref),
+            Some("local")
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! `sim`: the simulated world as a server on loopback, for mainstay and for any other client.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use mainstay_net::{Entropy, Wall};
+use mainstay_sim::{Mode, Places, World, WorldSpec};
+use pve_sim::{Observer, Seen};
+
+use crate::args::Sim;
+use crate::output::Output;
+use crate::problem::Problem;
+
+pub async fn run(args: &Sim, output: Output) -> Result<(), Problem> {
+    if !args.listen.ip().is_loopback() {
+        return Err(Problem::usage(format!("{} is no loopback address", args.listen.ip()))
+            .why("a simulated datacenter has no business on a network")
+            .help("use an address of 127.0.0.0/8"));
+    }
+    let spec = match &args.world {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|error| Problem::unreadable(path, &error))?;
+            WorldSpec::parse(&text).map_err(|error| Problem::usage(format!("{} is no world", path.display())).caused_by(error))?
+        }
+        None => WorldSpec::default(),
+    };
+    let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let places = Places {
+        pve: args.listen,
+        factory: any,
+        jump: any,
+        speed: args.speed,
+    };
+    let world = World::start(spec, Mode::Loopback(places), Wall::real(), Entropy::from_os()).await;
+    let world = world.map_err(|error| Problem::plain("the simulated datacenter cannot be served").caused_by(error))?;
+    if let Some(path) = &args.record {
+        world.datacenter().observe(Arc::new(Recorder::open(path)?));
+    }
+    announce(&world, output);
+    until_told_to_stop().await;
+    if args.stats {
+        for (call, count) in world.datacenter().stats().calls() {
+            output.result(format!("{count:>8}  {call}"));
+        }
+        output.result(format!("{:>8}  in all", world.datacenter().stats().total()));
+    }
+    Ok(())
+}
+
+fn announce(world: &World, output: Output) {
+    let (endpoint, token, fingerprint) = (
+        world.endpoint(),
+        world.token().unwrap_or_default(),
+        world.fingerprint().unwrap_or_default(),
+    );
+    let jump = world.jump();
+    if output.json {
+        output.object(&serde_json::json!({
+            "v": 1, "type": "sim", "endpoint": endpoint, "token": token, "fingerprint": fingerprint, "factory": world.factory_url(),
+            "jump": {"address": jump.address.to_string(), "user": jump.user, "key": jump.private_key, "host_key": jump.host_key},
+        }));
+        return;
+    }
+    output.result(format!("export PROXMOX_VE_ENDPOINT={endpoint}"));
+    output.result(format!("export PROXMOX_VE_API_TOKEN='{token}'"));
+    output.tell(format!("fingerprint  {fingerprint}"));
+    output.tell(format!("factory      {}  (talos.factory)", world.factory_url()));
+    output.tell(format!(
+        "jump         {}@{}  (key and host key: --json)",
+        jump.user, jump.address
+    ));
+    output.tell(
+        "Machines answer on their own addresses if their network is in 127.0.0.0/8, e.g. cidr: 127.10.0.0/16. Ctrl-C stops.",
+    );
+}
+
+/// Ctrl-C, or SIGTERM from whoever started it.
+async fn until_told_to_stop() {
+    let Ok(mut terminate) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) else {
+        let _ = tokio::signal::ctrl_c().await;
+        return;
+    };
+    tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+/// Every request and its answer, as JSON lines.
+struct Recorder(Mutex<std::fs::File>);
+
+impl Recorder {
+    fn open(path: &Path) -> Result<Self, Problem> {
+        let file = std::fs::File::create(path)
+            .map_err(|error| Problem::plain(format!("{} cannot be written", path.display())).caused_by(error))?;
+        Ok(Self(Mutex::new(file)))
+    }
+}
+
+impl Observer for Recorder {
+    fn request(&self, seen: &Seen) {
+        let line = serde_json::json!({
+            "host": seen.host, "by": seen.by, "method": seen.verb, "path": seen.path, "params": seen.params,
+            "status": seen.status, "reason": seen.reason, "answer": seen.answer,
+        });
+        if let Ok(mut file) = self.0.lock() {
+            // A full disk loses the recording, not the datacenter.
+            let _ = writeln!(file, "{line}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! `trust`: the certificate that Proxmox VE presents, and its fingerprint into the file.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_net::{Target, Tcp, Wall, presented_fingerprint};
+
+use crate::args::Trust;
+use crate::output::Output;
+use crate::problem::Problem;
+use crate::surroundings::Surroundings;
+
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Works on a file that cannot be carried out yet: a missing fingerprint is what it is for.
+pub async fn run(file: &Path, args: &Trust, around: Surroundings, output: Output) -> Result<(), Problem> {
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => Some(text),
+        Err(_) if around.endpoint.is_some() => None,
+        Err(error) => return Err(Problem::unreadable(file, &error)),
+    };
+    let endpoint = text.as_deref().and_then(endpoint_of).or(around.endpoint).ok_or_else(|| {
+        Problem::usage("there is no endpoint to look at").help("set `datacenter.endpoint` in the file, or PROXMOX_VE_ENDPOINT")
+    })?;
+    let target = target_of(&endpoint)?;
+    let seen = presented_fingerprint(Arc::new(Tcp), &target, Wall::real(), LOOK).await;
+    let seen = seen.map_err(|error| {
+        Problem::plain(format!("{target} shows no certificate"))
+            .why(error.to_string())
+            .caused_by(error)
+    })?;
+    if output.json {
+        output.object(&serde_json::json!({"v": 1, "type": "trust", "endpoint": endpoint, "fingerprint": seen.to_string()}));
+    } else {
+        output.result(seen.to_string());
+        output.tell(format!("compare it with what {} itself says: pvenode cert info", target.host));
+    }
+    if args.write {
+        let text = text.ok_or_else(|| Problem::usage(format!("{} is not there to be written", file.display())))?;
+        let written = with_fingerprint(&text, &seen.to_string())
+            .ok_or_else(|| Problem::usage(format!("{} has no `datacenter:` to write it under", file.display())))?;
+        std::fs::write(file, written)
+            .map_err(|error| Problem::plain(format!("{} cannot be written", file.display())).caused_by(error))?;
+        output.tell(format!("wrote the fingerprint into {}", file.display()));
+    }
+    Ok(())
+}
+
+fn endpoint_of(text: &str) -> Option<String> {
+    let line = text.lines().find_map(|line| line.trim().strip_prefix("endpoint:"))?;
+    let value = line.split(" #").next().unwrap_or(line).trim().trim_matches(['"', '\'']);
+    Some(value.to_owned()).filter(|value| !value.is_empty())
+}
+
+fn target_of(endpoint: &str) -> Result<Target, Problem> {
+    let text = if endpoint.contains("://") {
+        endpoint.to_owned()
+    } else {
+        format!("https://{endpoint}")
+    };
+    let url = url::Url::parse(&text).map_err(|error| Problem::usage(format!("`{endpoint}` is no address")).caused_by(error))?;
+    let host = url
+        .host_str()
+        .ok_or_else(|| Problem::usage(format!("`{endpoint}` names no host")))?;
+    Ok(Target {
+        host: host.trim_matches(['[', ']']).to_owned(),
+        port: url.port().unwrap_or(8006),
+    })
+}
+
+/// The file with this fingerprint: in place of the one that is there, else as the first line below `datacenter:`.
+fn with_fingerprint(text: &str, fingerprint: &str) -> Option<String> {
+    let entry = format!("fingerprint: \"{fingerprint}\"");
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let indent_of = |line: &str| line.len() - line.trim_start().len();
+    if let Some(line) = lines.iter_mut().find(|line| line.trim_start().starts_with("fingerprint:")) {
+        let indent = indent_of(line);
+        *line = format!("{}{entry}", " ".repeat(indent));
+    } else {
+        let at = lines.iter().position(|line| line.trim_end() == "datacenter:")?;
+        let indent = lines.get(at + 1).map_or(2, |line| indent_of(line).max(1));
+        lines.insert(at + 1, format!("{}{entry}", " ".repeat(indent)));
+    }
+    Some(lines.join("\n") + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fingerprint_replaces_the_old_one_or_begins_the_section() {
+        let before = "name: x\ndatacenter:\n    endpoint: https://pve:8006\n";
+        let once = with_fingerprint(before, "AA").expect("has a section");
+        assert_eq!(
+            once,
+            "name: x\ndatacenter:\n    fingerprint: \"AA\"\n    endpoint: https://pve:8006\n"
+        );
+        assert_eq!(with_fingerprint(&once, "BB").expect("has one"), once.replace("AA", "BB"));
+        assert_eq!(with_fingerprint("name: x\n", "AA"), None);
+    }
+
+    #[test]
+    fn an_endpoint_is_read_from_a_file_that_is_not_finished() {
+        assert_eq!(
+            endpoint_of("datacenter:\n  endpoint: https://pve.lan:8006   # mine\n"),
+            Some("https://pve.lan:8006".into())
+        );
+        assert_eq!(
+            target_of("pve.lan").map(|target| target.to_string()).ok(),
+            Some("pve.lan:8006".into())
+        );
+    }
+}

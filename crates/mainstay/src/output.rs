@@ -1,0 +1,74 @@
+//! The only way out to the terminal. stdout carries the result, stderr the telling.
+
+use std::io::{self, IsTerminal, Write};
+
+use crate::args::{Color, Global};
+
+/// How to speak.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    pub json: bool,
+    /// A live view may be drawn on stderr.
+    pub live: bool,
+    pub color_err: bool,
+    pub verbose: bool,
+}
+
+impl Output {
+    pub fn new(global: &Global, no_color: bool, ci: bool) -> Self {
+        let err = io::stderr().is_terminal();
+        let color = |terminal: bool| match global.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => terminal && !no_color,
+        };
+        Self {
+            json: global.json,
+            live: err && !global.plain && !global.json && !ci,
+            color_err: color(err),
+            verbose: global.verbose,
+        }
+    }
+
+    /// A person sits there and can be asked.
+    pub fn can_ask(&self) -> bool {
+        io::stdin().is_terminal() && io::stderr().is_terminal() && !self.json
+    }
+
+    /// A line of the result.
+    pub fn result(&self, line: impl AsRef<str>) {
+        write(io::stdout().lock(), line.as_ref(), true);
+    }
+
+    /// The result as it is, without a line break of ours.
+    pub fn raw(&self, text: impl AsRef<str>) {
+        write(io::stdout().lock(), text.as_ref(), false);
+    }
+
+    /// A line of the telling.
+    pub fn tell(&self, line: impl AsRef<str>) {
+        write(io::stderr().lock(), line.as_ref(), true);
+    }
+
+    /// One JSON object on a line of stdout.
+    pub fn object(&self, object: &serde_json::Value) {
+        self.result(object.to_string());
+    }
+}
+
+/// A reader that went away (`mainstay status | head`) is no error: there is nobody left to tell.
+#[expect(
+    clippy::exit,
+    reason = "a closed pipe ends the program quietly, as it ends every other filter"
+)]
+fn write(mut to: impl Write, text: &str, line: bool) {
+    let end = if line { "\n" } else { "" };
+    if let Err(error) = to
+        .write_all(text.as_bytes())
+        .and_then(|()| to.write_all(end.as_bytes()))
+        .and_then(|()| to.flush())
+        && error.kind() == io::ErrorKind::BrokenPipe
+    {
+        std::process::exit(0);
+    }
+}

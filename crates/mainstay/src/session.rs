@@ -1,0 +1,245 @@
+//! From arguments and surroundings to everything that a command works with.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_engine::{Disk, Events, Journal, Keys, RealDisk, SecretsFile, Site, derive, keys, readers};
+use mainstay_net::{
+    Dialer, Entropy, Env, Fingerprint, Jump, JumpAddress, KnownHosts, Login as SshLogin, Routes, Secret, Target, Tcp, Trust, Wall,
+};
+use mainstay_spec::{Checked, Distro, Environment, Spec, Trust as SpecTrust};
+use pve_api::{Client, ClientOptions, Endpoint, Login};
+use sops_file::{CreationRules, Identity, Rule};
+use talos_api::Factory;
+use talos_config::Secrets;
+use uuid::Uuid;
+
+use crate::problem::Problem;
+use crate::surroundings::Surroundings;
+
+const SSH_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The cluster file and the machine it is used on.
+pub struct Session {
+    pub file: PathBuf,
+    pub checked: Checked,
+    pub env: Env,
+    pub disk: Arc<dyn Disk>,
+    pub around: Surroundings,
+}
+
+impl Session {
+    /// Reads the file. All its faults in one run.
+    pub fn open(file: &Path, around: Surroundings) -> Result<Self, Problem> {
+        let text = std::fs::read(file).map_err(|error| Problem::unreadable(file, &error))?;
+        let folder = file.parent().map(Path::to_path_buf).unwrap_or_default();
+        let named = |name: &str| std::fs::read(folder.join(name)).ok();
+        let environment = Environment {
+            endpoint: around.endpoint.clone(),
+        };
+        let checked =
+            mainstay_spec::load_bytes(&text, &file.display().to_string(), &environment, &named).map_err(Problem::Spec)?;
+        let env = Env {
+            dialer: Arc::new(Tcp),
+            wall: Wall::real(),
+            entropy: Entropy::from_os(),
+        };
+        let mut session = Self {
+            file: file.to_path_buf(),
+            checked,
+            env,
+            disk: Arc::new(RealDisk),
+            around,
+        };
+        session.env.dialer = session.dialer()?;
+        Ok(session)
+    }
+
+    pub fn spec(&self) -> &Spec {
+        &self.checked.spec
+    }
+
+    /// Everything behind the jump host is dialled through it; Proxmox VE itself, too.
+    fn dialer(&self) -> Result<Arc<dyn Dialer>, Problem> {
+        let Some(jump) = &self.spec().datacenter.jump else {
+            return Ok(Arc::new(Tcp));
+        };
+        let address = JumpAddress {
+            user: jump.user.clone(),
+            target: Target {
+                host: jump.host.clone(),
+                port: jump.port,
+            },
+        };
+        let known_hosts = std::fs::read_to_string(self.around.known_hosts()).unwrap_or_default();
+        let mut logins: Vec<SshLogin> = self
+            .around
+            .ssh_agent
+            .iter()
+            .map(|socket| SshLogin::Agent { socket: socket.clone() })
+            .collect();
+        let keys = self
+            .around
+            .ssh_keys()
+            .into_iter()
+            .filter_map(|path| std::fs::read_to_string(path).ok());
+        logins.extend(keys.map(|text| SshLogin::Key {
+            text: Secret::new(text),
+            passphrase: None,
+        }));
+        if logins.is_empty() {
+            return Err(Problem::plain("there is no SSH key to log in to the jump host with")
+                .why(format!("`datacenter.jump` says {jump}"))
+                .help("start an SSH agent, or make a key: ssh-keygen -t ed25519"));
+        }
+        let through: Arc<dyn Dialer> = Arc::new(Jump::new(
+            Arc::new(Tcp),
+            address,
+            KnownHosts::parse(&known_hosts),
+            logins,
+            SSH_TIMEOUT,
+        ));
+        let network = &self.spec().network;
+        Ok(Arc::new(Routes::new(Arc::new(Tcp)).via(network.cidr.into(), through)))
+    }
+
+    /// A client for Proxmox VE, by token or by password.
+    pub fn pve(&self) -> Result<Client, Problem> {
+        let endpoint = &self.spec().datacenter.endpoint;
+        let target = Target {
+            host: endpoint.host_str().unwrap_or_default().to_owned(),
+            port: endpoint.port_or_known_default().unwrap_or(8006),
+        };
+        let endpoint = Endpoint {
+            target,
+            trust: self.pve_trust(),
+            host: None,
+        };
+        Client::new(&self.env, vec![endpoint], self.login()?, ClientOptions::default())
+            .map_err(|error| Problem::plain("the certificate settings of the datacenter cannot be used").caused_by(error))
+    }
+
+    pub fn pve_trust(&self) -> Trust {
+        match &self.spec().datacenter.trust {
+            SpecTrust::Roots => Trust::Roots { extra_ca_pem: None },
+            SpecTrust::Ca(file) => Trust::Ca {
+                ca_pem: file.text.to_string(),
+                identity: None,
+                server_name: None,
+            },
+            SpecTrust::Fingerprint(bytes) => Trust::Pin(Fingerprint::from_bytes(*bytes)),
+        }
+    }
+
+    pub fn login(&self) -> Result<Login, Problem> {
+        login(&self.around)
+    }
+
+    /// Every age identity at hand, as sops looks for them.
+    pub fn identities(&self) -> Result<Vec<Identity>, Problem> {
+        let mut texts = Vec::new();
+        texts.extend(
+            self.around
+                .age_key
+                .as_ref()
+                .map(|key| ("SOPS_AGE_KEY".to_owned(), key.expose().clone())),
+        );
+        for path in self
+            .around
+            .age_key_file
+            .iter()
+            .cloned()
+            .chain([self.around.default_age_keys()])
+        {
+            if let Ok(text) = std::fs::read_to_string(&path) {
+                texts.push((path.display().to_string(), text));
+            }
+        }
+        let mut identities = Vec::new();
+        for (place, text) in texts {
+            let found = Identity::parse_file(&text)
+                .map_err(|error| Problem::plain(format!("the age keys of {place} cannot be read")).caused_by(error))?;
+            identities.extend(found);
+        }
+        Ok(identities)
+    }
+
+    pub fn secrets_file(&self) -> Result<SecretsFile, Problem> {
+        Ok(SecretsFile::new(
+            self.disk.clone(),
+            SecretsFile::beside(&self.file),
+            self.identities()?,
+        ))
+    }
+
+    /// Who may read a new secrets file: the nearest `.sops.yaml` decides, else the keys at hand.
+    pub fn readers(&self, identities: &[Identity]) -> Result<Rule, Problem> {
+        let path = SecretsFile::beside(&self.file);
+        let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+        for folder in absolute.ancestors().skip(1) {
+            let Ok(text) = std::fs::read_to_string(folder.join(".sops.yaml")) else {
+                continue;
+            };
+            let relative = absolute.strip_prefix(folder).unwrap_or(&absolute).display().to_string();
+            let problem = |error: sops_file::Error| {
+                Problem::plain(format!("{} cannot be used", folder.join(".sops.yaml").display())).caused_by(error)
+            };
+            let rules = CreationRules::parse(&text).map_err(problem)?;
+            return readers(Some((&rules, &relative)), identities).map_err(problem);
+        }
+        readers(None, identities).map_err(|error| Problem::plain("no reader of the secrets").caused_by(error))
+    }
+
+    pub fn secrets(&self) -> Result<Option<Secrets>, Problem> {
+        self.secrets_file()?.load().map_err(Problem::from)
+    }
+
+    pub fn keys(&self, secrets: &Secrets) -> Result<Keys, Problem> {
+        keys(&self.env, secrets)
+            .map_err(|error| Problem::plain("client certificates cannot be made from the secrets").caused_by(error))
+    }
+
+    /// Everything that a run talks to.
+    pub fn site(&self, secrets: Option<&Secrets>, events: &Events) -> Result<Site, Problem> {
+        let keys = secrets.map(|secrets| self.keys(secrets)).transpose()?;
+        let Distro::Talos(talos) = &self.spec().distro;
+        let trust = if talos.factory.scheme() == "http" {
+            Trust::Plain
+        } else {
+            Trust::Roots { extra_ca_pem: None }
+        };
+        let factory = Factory::new(&self.env, &talos.factory, &trust)
+            .map_err(|error| Problem::plain("the Image Factory cannot be used").caused_by(error))?;
+        let id = secrets.map_or(Uuid::nil(), derive::cluster_id);
+        let journal = Journal::open(self.disk.clone(), &self.around.journals(), id, events.clone());
+        Ok(Site::new(self.env.clone(), self.pve()?, factory, keys, journal, self.spec()))
+    }
+}
+
+/// By token from the environment or a file, else by user and password.
+pub fn login(around: &Surroundings) -> Result<Login, Problem> {
+    let from_file = around
+        .token_file
+        .as_ref()
+        .map(|path| std::fs::read_to_string(path).map_err(|error| Problem::unreadable(path, &error)))
+        .transpose()?;
+    if let Some(token) = around.token.as_ref().map(|token| token.expose().clone()).or(from_file) {
+        return token.trim().parse().map_err(|error: pve_api::ValueError| {
+            Problem::plain("the API token cannot be read")
+                .caused_by(error)
+                .help("it looks like user@realm!name=secret")
+        });
+    }
+    match (&around.username, &around.password) {
+        (Some(user), Some(password)) => Ok(Login::Password {
+            user: user.clone(),
+            password: password.clone(),
+            code: None,
+        }),
+        _ => Err(Problem::plain("there is no API token for Proxmox VE")
+            .why("neither PROXMOX_VE_API_TOKEN nor PROXMOX_VE_API_TOKEN_FILE is set")
+            .help("make one with exactly the rights that it needs: mainstay grant")
+            .help("then: export PROXMOX_VE_API_TOKEN='user@realm!name=secret'")),
+    }
+}

@@ -1,0 +1,103 @@
+//! What the program takes from its surroundings, read once: environment variables and well-known places.
+
+use std::path::{Path, PathBuf};
+
+use etcetera::BaseStrategy;
+use mainstay_engine::Holder;
+use mainstay_net::Secret;
+
+/// Environment and places. Empty variables count as unset.
+#[derive(Debug)]
+pub struct Surroundings {
+    pub endpoint: Option<String>,
+    pub token: Option<Secret<String>>,
+    pub token_file: Option<PathBuf>,
+    pub username: Option<String>,
+    pub password: Option<Secret<String>>,
+    pub age_key: Option<Secret<String>>,
+    pub age_key_file: Option<PathBuf>,
+    pub kubeconfig: Option<PathBuf>,
+    pub talosconfig: Option<PathBuf>,
+    pub ssh_agent: Option<PathBuf>,
+    pub no_color: bool,
+    pub ci: bool,
+    pub home: PathBuf,
+    config: PathBuf,
+    state: PathBuf,
+    pub holder: Holder,
+}
+
+impl Surroundings {
+    pub fn read() -> Self {
+        let base = etcetera::choose_base_strategy().ok();
+        let home = base
+            .as_ref()
+            .map_or_else(|| PathBuf::from("."), |base| base.home_dir().to_path_buf());
+        let user = variable("USER")
+            .or_else(|| variable("LOGNAME"))
+            .unwrap_or_else(|| "somebody".into());
+        let machine = variable("HOSTNAME").or_else(hostname).unwrap_or_else(|| "somewhere".into());
+        Self {
+            endpoint: variable("PROXMOX_VE_ENDPOINT"),
+            token: variable("PROXMOX_VE_API_TOKEN").map(Secret::new),
+            token_file: variable("PROXMOX_VE_API_TOKEN_FILE").map(PathBuf::from),
+            username: variable("PROXMOX_VE_USERNAME"),
+            password: variable("PROXMOX_VE_PASSWORD").map(Secret::new),
+            age_key: variable("SOPS_AGE_KEY").map(Secret::new),
+            age_key_file: variable("SOPS_AGE_KEY_FILE").map(PathBuf::from),
+            kubeconfig: variable("KUBECONFIG").map(PathBuf::from),
+            talosconfig: variable("TALOSCONFIG").map(PathBuf::from),
+            ssh_agent: variable("SSH_AUTH_SOCK").map(PathBuf::from),
+            no_color: variable("NO_COLOR").is_some(),
+            ci: variable("CI").is_some(),
+            config: base.as_ref().map_or_else(|| home.join(".config"), BaseStrategy::config_dir),
+            state: base
+                .as_ref()
+                .and_then(BaseStrategy::state_dir)
+                .unwrap_or_else(|| home.join(".local/state")),
+            holder: Holder::new(&user, &machine),
+            home,
+        }
+    }
+
+    /// Where sops looks for age keys.
+    pub fn default_age_keys(&self) -> PathBuf {
+        self.config.join("sops/age/keys.txt")
+    }
+
+    pub fn journals(&self) -> PathBuf {
+        self.state.join("mainstay")
+    }
+
+    pub fn known_hosts(&self) -> PathBuf {
+        self.home.join(".ssh/known_hosts")
+    }
+
+    /// The keys that ssh itself would try.
+    pub fn ssh_keys(&self) -> Vec<PathBuf> {
+        ["id_ed25519", "id_ecdsa", "id_rsa"]
+            .iter()
+            .map(|name| self.home.join(".ssh").join(name))
+            .collect()
+    }
+
+    pub fn default_kubeconfig(&self) -> PathBuf {
+        // A list of files, as kubectl takes it: the first is the one that is written.
+        let listed = self.kubeconfig.as_ref().and_then(|list| std::env::split_paths(list).next());
+        listed.unwrap_or_else(|| self.home.join(".kube/config"))
+    }
+
+    pub fn default_talosconfig(&self) -> PathBuf {
+        self.talosconfig.clone().unwrap_or_else(|| self.home.join(".talos/config"))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn hostname() -> Option<String> {
+    let name = std::fs::read_to_string(Path::new("/etc/hostname")).ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
