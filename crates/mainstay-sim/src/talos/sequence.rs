@@ -9,6 +9,9 @@ use super::etcd::EtcdError;
 use super::node::{Ending, EtcdState, Node, Sequence};
 use super::services::ServiceState;
 
+/// A node without pods takes a moment too, in which its API still answers.
+const NO_PODS: Duration = Duration::from_millis(400);
+
 /// What is to be wiped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wipe {
@@ -101,8 +104,8 @@ async fn run(node: Arc<Node>, order: Order) {
     node.phase_event("cleanup", true, actor);
     node.task_event("stopAllPods", true, actor);
     let has_pods = node.is_registered();
-    if has_pods && !order.abrupt {
-        node.pass(node.site.timing.stop_pods).await;
+    if !order.abrupt {
+        node.pass(if has_pods { node.site.timing.stop_pods } else { NO_PODS }).await;
     }
     node.task_event("stopAllPods", false, actor);
     node.phase_event("cleanup", false, actor);

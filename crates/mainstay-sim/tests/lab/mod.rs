@@ -30,7 +30,7 @@ pub fn in_world<F: Future<Output = ()>>(run: impl FnOnce(Arc<Lab>) -> F + Send) 
 }
 
 pub fn in_world_of<F: Future<Output = ()>>(spec: WorldSpec, run: impl FnOnce(Arc<Lab>) -> F + Send) {
-    let ended = simulate(7, Duration::from_secs(6 * 3600), |entropy| async move {
+    let ended = simulate(7, Duration::from_secs(72 * 3600), |entropy| async move {
         let lab = Lab::start(spec, entropy).await;
         run(lab).await;
     });
