@@ -11,6 +11,7 @@ use crate::observe::Effect;
 use crate::qemu;
 use crate::schema::split_list;
 use crate::state::State;
+use crate::storage::Storage;
 
 /// What is known of the VMs of a host that went away is kept so long.
 const STALE: std::time::Duration = std::time::Duration::from_secs(300);
@@ -24,7 +25,7 @@ pub(crate) async fn handle(call: Call) -> Answer {
         ("GET", "/cluster/nextid") => next_id(&call),
         ("GET", "/cluster/tasks") => Ok(crate::nodes::cluster_tasks(&call)),
         ("GET", "/cluster/options") => Ok(options(&call)),
-        ("PUT", "/cluster/options") => set_options(&call),
+        ("PUT", "/cluster/options") => set_options(&call).await,
         ("GET", "/cluster/config/nodes") => Ok(config_nodes(&call)),
         ("GET", "/cluster/backup" | "/cluster/replication" | "/cluster/sdn/zones" | "/cluster/sdn/vnets") => Ok(json!([]).into()),
         (_, t) if t.starts_with("/cluster/ha/") => ha::handle(call).await,
@@ -123,13 +124,18 @@ fn push_storages(call: &Call, state: &State, list: &mut Vec<Value>) {
         }
         for node in state.nodes.keys().filter(|node| storage.usable(node)) {
             let fresh = is_fresh(state, &call.contacted, node);
-            list.push(json!({
-                "type": "storage", "id": format!("storage/{node}/{id}"), "storage": id, "node": node, "plugintype": storage.kind,
-                "status": if fresh { "available" } else { "unknown" }, "shared": u8::from(storage.shared),
-                "content": storage.content_list(), "maxdisk": storage.capacity, "disk": state.used(id, node),
-            }));
+            list.push(storage_resource(state, id, storage, node, fresh));
         }
     }
+}
+
+/// A storage on a host, as `/cluster/resources` and pools show it.
+pub(crate) fn storage_resource(state: &State, id: &str, storage: &Storage, node: &str, fresh: bool) -> Value {
+    json!({
+        "type": "storage", "id": format!("storage/{node}/{id}"), "storage": id, "node": node, "plugintype": storage.kind,
+        "status": if fresh { "available" } else { "unknown" }, "shared": u8::from(storage.shared),
+        "content": storage.content_list(), "maxdisk": storage.capacity, "disk": state.used(id, node),
+    })
 }
 
 fn next_id(call: &Call) -> Answer {
@@ -188,7 +194,11 @@ fn show_option(key: &str, value: &str) -> Value {
     Value::Object(pairs.collect())
 }
 
-fn set_options(call: &Call) -> Answer {
+async fn set_options(call: &Call) -> Answer {
+    if !call.job.dc.state().quorate(&call.contacted) {
+        tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+        return Err(Die::new("cfs-lock 'file-datacenter_cfg' error: no quorum!"));
+    }
     let mut state = call.job.dc.state();
     if let Some(range) = call.params.get("next-id") {
         let bound = |name: &str, default: u64| {

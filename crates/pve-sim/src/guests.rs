@@ -102,7 +102,9 @@ impl Linux {
                 Ok(json!({}))
             }
             "get-host-name" => Ok(json!({ "host-name": self.hardware.name })),
-            "get-osinfo" => Ok(json!({ "id": "linux", "name": "Linux", "kernel-release": "6.12", "machine": "x86_64" })),
+            "get-osinfo" => {
+                Ok(json!({ "kernel-release": "6.12.0", "kernel-version": "#1 SMP PREEMPT_DYNAMIC", "machine": "x86_64" }))
+            }
             "get-users" => Ok(json!([])),
             "fsfreeze-status" => Ok(json!("thawed")),
             "network-get-interfaces" => Ok(self.interfaces()),

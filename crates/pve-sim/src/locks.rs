@@ -102,7 +102,7 @@ impl Locks {
 }
 
 async fn wait_for_file(job: &Job, wanted: &Wanted, lock: Arc<RwLock<()>>) -> Result<Held, Die> {
-    job.begin_line("trying to acquire lock...");
+    job.say("trying to acquire lock...");
     let failed = |why: &str| Die::new(format!("can't lock file '{}' - {why}", wanted.name));
     let waiting = async {
         if wanted.shared {
@@ -116,7 +116,7 @@ async fn wait_for_file(job: &Job, wanted: &Wanted, lock: Arc<RwLock<()>>) -> Res
         () = job.interrupted() => Err(failed("received interrupt")),
         got = tokio::time::timeout(wanted.patience, waiting) => match got {
             Ok(held) => {
-                job.end_line(" OK");
+                job.say(" OK");
                 Ok(held)
             }
             Err(_) => Err(failed("got timeout")),

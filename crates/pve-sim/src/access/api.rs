@@ -606,15 +606,13 @@ fn given_privileges(call: &Call) -> Result<BTreeSet<String>, Die> {
 fn create_role(call: &Call) -> Answer {
     let name = call.params.text("roleid").to_string();
     let privileges = given_privileges(call)?;
+    if name.to_ascii_uppercase().starts_with("PVE") {
+        let text = "cannot use role ID starting with the (case-insensitive) 'PVE' namespace";
+        return Err(Die::parameter("roleid", text));
+    }
     let mut state = call.job.dc.state();
     if state.access.role(&name).is_some() {
         return Err(Die::new(format!("create role failed: role '{name}' already exists")));
-    }
-    if name.starts_with("PVE") {
-        return Err(Die::parameter(
-            "roleid",
-            "cannot use role ID starting with the (case-insensitive) 'PVE' namespace",
-        ));
     }
     state.access.roles.insert(name, privileges);
     Ok(Reply::default())
@@ -625,14 +623,16 @@ fn update_role(call: &Call) -> Answer {
     let privileges = given_privileges(call)?;
     let mut state = call.job.dc.state();
     if state.access.is_builtin(name) {
-        return Err(Die::new(format!("auto-generated role '{name}' cannot be modified")));
+        return Err(Die::new(format!(
+            "update role failed: auto-generated role '{name}' cannot be modified"
+        )));
     }
     let append = call.params.flag("append");
     let role = state
         .access
         .roles
         .get_mut(name)
-        .ok_or_else(|| Die::new(format!("role '{name}' does not exist")))?;
+        .ok_or_else(|| Die::new(format!("update role failed: role '{name}' does not exist")))?;
     if !append {
         role.clear();
     }
@@ -644,10 +644,12 @@ fn delete_role(call: &Call) -> Answer {
     let name = call.params.text("roleid");
     let mut state = call.job.dc.state();
     if state.access.is_builtin(name) {
-        return Err(Die::new(format!("auto-generated role '{name}' cannot be deleted")));
+        return Err(Die::new(format!(
+            "delete role failed: auto-generated role '{name}' cannot be deleted"
+        )));
     }
     if state.access.roles.remove(name).is_none() {
-        return Err(Die::new(format!("role '{name}' does not exist")));
+        return Err(Die::new(format!("delete role failed: role '{name}' does not exist")));
     }
     Ok(Reply::default())
 }

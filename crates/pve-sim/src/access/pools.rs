@@ -73,15 +73,15 @@ fn describe(call: &Call, state: &State, id: &str, pool: &Pool) -> Value {
         }
         members.push(Value::Object(member));
     }
-    for storage in pool.storages.iter().filter(|_| wanted("storage")) {
-        for node in state
-            .nodes
-            .keys()
-            .filter(|n| state.storages.get(storage).is_some_and(|s| s.usable(n)))
-        {
-            members
-                .push(json!({ "type": "storage", "id": format!("storage/{node}/{storage}"), "storage": storage, "node": node }));
-        }
+    let storages = pool.storages.iter().filter(|_| wanted("storage"));
+    for (id, storage) in storages.filter_map(|id| state.storages.get_key_value(id)) {
+        let first = storage.nodes.as_ref().and_then(|nodes| nodes.first());
+        let node = if storage.on(&call.contacted) {
+            &call.contacted
+        } else {
+            first.unwrap_or(&call.contacted)
+        };
+        members.push(crate::cluster::storage_resource(state, id, storage, node, true));
     }
     entry["members"] = json!(members);
     entry
@@ -124,13 +124,13 @@ async fn update(call: &Call) -> Answer {
         pool.comment = Some(comment.to_string()).filter(|c| !c.is_empty());
     }
     for vmid in split_list(call.params.get("vms").unwrap_or_default()).filter_map(|v| v.parse::<u32>().ok()) {
-        state
-            .access
-            .check(&call.job.auth, &format!("/vms/{vmid}"), &["VM.Allocate"])
-            .or_else(|_| state.access.check(&call.job.auth, &format!("/pool/{id}"), &["Pool.Allocate"]))?;
+        let allowed = state.access.check_modify(&call.job.auth, &format!("/vms/{vmid}"));
+        allowed.map_err(|die| die.prefixed("update pools failed: "))?;
         move_vm(&mut state, call, &id, vmid).map_err(|die| die.prefixed("update pools failed: "))?;
     }
     for storage in split_list(call.params.get("storage").unwrap_or_default()) {
+        let allowed = state.access.check_modify(&call.job.auth, &format!("/storage/{storage}"));
+        allowed.map_err(|die| die.prefixed("update pools failed: "))?;
         move_storage(&mut state, call, &id, storage).map_err(|die| die.prefixed("update pools failed: "))?;
     }
     drop(state);
@@ -188,17 +188,23 @@ async fn delete(call: &Call) -> Answer {
     let mut state = call.job.dc.state();
     let failed = |die: Die| die.prefixed("delete pool failed: ");
     let pool = state.access.pools.get(&id).ok_or_else(|| failed(missing(&id)))?;
-    if pool.vms.iter().any(|vmid| state.vms.contains_key(vmid)) || !pool.storages.is_empty() {
-        return Err(Die::new(format!("delete pool failed: pool '{id}' is not empty")));
-    }
-    if state.access.pools.keys().any(|other| other.starts_with(&format!("{id}/"))) {
-        return Err(Die::new(format!(
-            "delete pool failed: pool '{id}' is not empty (contains pools)"
-        )));
+    if let Some(what) = holds(&state, &id, pool) {
+        return Err(failed(Die::new(format!("pool '{id}' is not empty (contains {what})"))));
     }
     state.access.pools.remove(&id);
     state.access.acl.remove(&format!("/pool/{id}"));
     drop(state);
     changed(call, &id);
     Ok(Reply::default())
+}
+
+/// The first thing that keeps a pool from being deleted; guests that are gone do not count.
+fn holds(state: &State, id: &str, pool: &Pool) -> Option<String> {
+    let below = state.access.pools.keys().find(|other| other.starts_with(&format!("{id}/")));
+    let guest = pool.vms.iter().find(|vmid| state.vms.contains_key(vmid));
+    let storage = pool.storages.iter().find(|s| state.storages.contains_key(*s));
+    below
+        .map(|p| format!("pool '{p}'"))
+        .or_else(|| guest.map(|vmid| format!("VM {vmid}")))
+        .or_else(|| storage.map(|s| format!("storage '{s}'")))
 }

@@ -48,7 +48,11 @@ async fn require_agent(job: &Job, vmid: u32) -> Result<(), Die> {
 }
 
 pub(super) async fn handle(call: Call) -> Answer {
-    let command = call.method.template.rsplit('/').next().unwrap_or_default().to_string();
+    let command = match call.method.template.rsplit('/').next() {
+        // The old form names the command in the body.
+        Some("agent") => call.params.text("command").to_string(),
+        last => last.unwrap_or_default().to_string(),
+    };
     let vmid = call.params.vmid();
     require_agent(&call.job, vmid).await?;
     match command.as_str() {

@@ -119,6 +119,12 @@ fn missing(job: &Job, vmid: u32) -> Die {
 fn check_storage(state: &crate::state::State, job: &Job, request: &Request) -> Result<(), Die> {
     let Some(storage) = &request.storage else { return Ok(()) };
     state.storage_on(storage, &job.host)?;
+    if !state.storage(storage)?.content.contains("images") {
+        return Err(Die::parameter(
+            "storage",
+            format!("storage '{storage}' does not support vm images"),
+        ));
+    }
     if let Some(target) = &request.target {
         let there = state.storage_on(storage, target)?;
         if !there.shared {

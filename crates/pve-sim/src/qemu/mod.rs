@@ -12,6 +12,7 @@ mod disks;
 mod drive;
 mod hotplug;
 mod migrate;
+mod move_disk;
 mod pending;
 mod power;
 mod resize;
@@ -206,8 +207,10 @@ pub(crate) async fn handle(call: Call) -> Answer {
         ("PUT", "/resize") => resize::resize(call).await,
         ("PUT", "/unlink") => config::unlink(call).await,
         ("GET" | "POST", "/migrate") => migrate::handle(call).await,
+        ("POST", "/move_disk") => move_disk::move_disk(call).await,
         ("GET", "/feature") => snapshot::feature(&call),
         _ if rest.starts_with("/status/") => power::handle(call).await,
+        ("POST", "/agent") => agent::handle(call).await,
         _ if rest.starts_with("/agent/") => agent::handle(call).await,
         _ if rest.starts_with("/snapshot") => snapshot::handle(call).await,
         _ => call.not_simulated(),

@@ -322,7 +322,8 @@ async fn download(
     let bytes = fetch(job, goal, url, check).await?;
     verify(job, &wanted, &bytes)?;
     let bytes = if unpack { decompress(job, goal, &bytes)? } else { bytes };
-    check_untrusted(job, goal, &bytes, &goal.path)?;
+    let temporary = format!("{}.tmp_dwnl.{}", goal.path, job.dc.state().next_pid());
+    check_untrusted(job, goal, &bytes, &temporary).map_err(|die| die.prefixed("failed to verify file: "))?;
     store(job, &job.host, goal, bytes);
     job.say(format!("download of '{url}' to '{}' finished", goal.path));
     Ok(())
