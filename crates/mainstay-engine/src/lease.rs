@@ -22,7 +22,7 @@ pub struct Holder(String);
 
 impl Holder {
     pub fn new(user: &str, machine: &str) -> Self {
-        let clean = |part: &str| part.chars().filter(|letter| letter.is_ascii_graphic()).collect::<String>();
+        let clean = |part: &str| part.chars().filter(char::is_ascii_graphic).collect::<String>();
         Self(format!("{}@{}", clean(user), clean(machine)))
     }
 }

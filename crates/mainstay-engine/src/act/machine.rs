@@ -430,7 +430,7 @@ fn apply(change: &mut qemu::Change, setting: &Setting, config: &VmConfig) -> Res
             set.agent = Some(Agent {
                 enabled: *enabled,
                 other: std::collections::BTreeMap::new(),
-            })
+            });
         }
         Setting::Onboot(onboot) => set.onboot = Some(*onboot),
         Setting::StartupOrder(Some(order)) => drop(set.other.insert("startup".into(), format!("order={order}"))),

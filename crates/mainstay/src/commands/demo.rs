@@ -139,7 +139,7 @@ fn close(end: End, output: Output) -> Result<(), Problem> {
     if let Some(observed) = &end.observed {
         output.result(view::status::page(&end.spec, Some(&end.secrets), observed, 2, end.now).text());
     }
-    output.tell("\nNothing of this was real, and nothing is left of it. For your own Proxmox VE: mainstay init");
+    output.tell("\nNothing of this was real, and nothing is left of it. Next: mainstay init");
     Ok(())
 }
 

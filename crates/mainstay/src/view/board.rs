@@ -70,7 +70,7 @@ impl Board {
             let index = *self.by_subject.entry(step.subject.clone()).or_insert_with(|| {
                 self.rows.push(Row {
                     noun: noun(&step.subject),
-                    name: step.subject.to_string(),
+                    name: name(&step.subject),
                     left: 0,
                     total: 0,
                     running: BTreeMap::new(),
@@ -105,7 +105,8 @@ impl Board {
             }
             StepEvent::Wait { what, .. } => {
                 if let Some(running) = row.running.get_mut(&id) {
-                    running.text = format!("{}: {what}", doing(step.action.name()));
+                    // What it waits for says more than what it does, and a line is short.
+                    running.text.clone_from(what);
                 }
             }
             StepEvent::Retry { why } => {
@@ -215,6 +216,14 @@ fn noun(subject: &Subject) -> &'static str {
         Subject::Node(_) => "node",
         Subject::Volume(_) => "volume",
         Subject::Host(_) => "host",
+    }
+}
+
+/// The cluster and its schematic are one of a kind: their noun is name enough.
+fn name(subject: &Subject) -> String {
+    match subject {
+        Subject::Cluster | Subject::Schematic => String::new(),
+        other => other.to_string(),
     }
 }
 
@@ -341,4 +350,91 @@ impl Live {
 fn write(frame: &str) {
     let mut err = std::io::stderr().lock();
     let _ = err.write_all(frame.as_bytes()).and_then(|()| err.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_plan::{Action, Impact, NodeState, Step};
+
+    use super::*;
+
+    fn step(id: u32, machine: &str) -> Step {
+        Step {
+            id: StepId(id),
+            subject: Subject::Machine(machine.into()),
+            action: Action::NodeAwait { until: NodeState::Ready },
+            why: String::new(),
+            impact: Impact::None,
+            needs: Vec::new(),
+            expected: Duration::from_secs(90),
+            at: None,
+        }
+    }
+
+    fn board(machines: usize) -> Board {
+        let steps = (1..=machines)
+            .map(|number| step(u32::try_from(number).expect("few"), &format!("w-{number}")))
+            .collect();
+        let mut board = Board::default();
+        board.absorb(&Told {
+            at: Duration::ZERO,
+            event: Event::Planned(Arc::new(Plan {
+                steps,
+                ..Plan::default()
+            })),
+        });
+        board
+    }
+
+    fn tell(board: &mut Board, at: u64, id: u32, now: StepEvent) {
+        board.absorb(&Told {
+            at: Duration::from_secs(at),
+            event: Event::Step { id: StepId(id), now },
+        });
+    }
+
+    fn texts(board: &Board, at: u64, height: usize) -> Vec<String> {
+        board
+            .lines(Duration::from_secs(at), 60, height)
+            .into_iter()
+            .map(|line| line.text)
+            .collect()
+    }
+
+    #[test]
+    fn a_line_says_what_is_waited_for_and_how_long_and_never_breaks() {
+        let mut board = board(1);
+        tell(&mut board, 0, 1, StepEvent::Begin);
+        tell(
+            &mut board,
+            1,
+            1,
+            StepEvent::Wait {
+                what: "x".repeat(200),
+                limit: Duration::from_secs(600),
+            },
+        );
+        let lines = texts(&board, 41, 20);
+        assert!(lines[0].contains("w-1") && lines[0].ends_with("41s"), "{lines:?}");
+        assert!(lines.iter().all(|line| line.chars().count() <= 60), "{lines:?}");
+        tell(
+            &mut board,
+            50,
+            1,
+            StepEvent::Done {
+                took: Duration::from_secs(50),
+            },
+        );
+        assert!(texts(&board, 51, 20)[0].contains("done"));
+    }
+
+    #[test]
+    fn what_works_is_seen_before_what_waits_when_there_is_no_room() {
+        let mut board = board(30);
+        tell(&mut board, 0, 29, StepEvent::Begin);
+        let lines = texts(&board, 5, 6);
+        assert_eq!(lines.len(), 6);
+        assert!(lines[0].contains("w-29"), "{lines:?}");
+        assert!(lines[4].contains("more lines"), "{lines:?}");
+    }
 }
