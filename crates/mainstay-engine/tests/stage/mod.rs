@@ -31,20 +31,20 @@ pools:
 
 /// What stands on the stage.
 pub struct Stage {
-    pub world: World,
+    pub world: Arc<World>,
     pub env: Env,
     pub disk: Arc<MemoryDisk>,
     pub secrets: Secrets,
     pub told: Arc<Mutex<Vec<Told>>>,
 }
 
-/// Runs on virtual time; an hour of it is far more than anything takes.
+/// Runs on virtual time; a day of it is far more than anything takes, and costs nothing.
 pub fn on_stage<T: Send>(seed: u64, spec: WorldSpec, act: impl AsyncFnOnce(&Stage) -> T + Send) -> T {
     let run = async move |entropy: Entropy| {
         let stage = Stage::build(spec, entropy).await;
         act(&stage).await
     };
-    let outcome: Result<T, SimulateError> = simulate(seed, Duration::from_secs(4 * 3600), run);
+    let outcome: Result<T, SimulateError> = simulate(seed, Duration::from_secs(24 * 3600), run);
     outcome.expect("the run ends in time")
 }
 
@@ -63,8 +63,22 @@ impl Stage {
         let key = ServiceAccountKey::ec_p256(&mut rng).expect("a key");
         let secrets = Secrets::generate(&mut rng, wall.now(), Contract::new(1, 13), key).expect("secrets");
         Self {
-            world,
+            world: Arc::new(world),
             env,
+            disk: Arc::default(),
+            secrets,
+            told: Arc::default(),
+        }
+    }
+
+    /// Somebody else in front of the same world, with a cluster of the same name.
+    pub fn with_other_secrets(&self) -> Self {
+        let mut rng = self.env.entropy.fork("other secrets").rng();
+        let key = ServiceAccountKey::ec_p256(&mut rng).expect("a key");
+        let secrets = Secrets::generate(&mut rng, self.env.wall.now(), Contract::new(1, 13), key).expect("secrets");
+        Self {
+            world: self.world.clone(),
+            env: self.env.clone(),
             disk: Arc::default(),
             secrets,
             told: Arc::default(),

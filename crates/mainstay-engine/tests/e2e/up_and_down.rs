@@ -1,9 +1,7 @@
 //! From one file to Ready nodes and back, on the simulated world.
 
-mod stage;
-
+use crate::stage::{THREE_AND_TWO, on_stage, settled};
 use mainstay_sim::WorldSpec;
-use stage::{THREE_AND_TWO, on_stage, settled};
 
 #[test]
 fn a_new_cluster_becomes_ready_in_one_plan_and_planning_again_is_empty() {
