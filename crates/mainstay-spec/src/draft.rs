@@ -271,7 +271,7 @@ impl TalosDraft {
             version: fields.word("version", value::version),
             extensions: fields.list("extensions", |text| naming::EXTENSION.read(text)),
             patches: fields.list("patches", |text| naming::PATH.read(text)),
-            factory: fields.word("factory", value::plain_https),
+            factory: fields.word("factory", value::factory),
         }
     }
 }

@@ -244,9 +244,9 @@ word!(
 word!(
     HTTPS,
     "a URL",
-    |text| value::plain_https(text).map(drop),
+    |text| value::factory(text).map(drop),
     None,
-    "^[hH][tT][tT][pP][sS]:",
+    "^[hH][tT][tT][pP][sS]?:",
     "https://factory.talos.dev"
 );
 word!(

@@ -493,8 +493,13 @@ pub(crate) fn api_endpoint(text: &str) -> Read<Url> {
     Ok(url)
 }
 
-pub(crate) fn plain_https(text: &str) -> Read<Url> {
-    https(text, 443)
+/// An Image Factory. Plain HTTP is for one on this computer only, as `mainstay sim` has: nothing of it travels.
+pub(crate) fn factory(text: &str) -> Read<Url> {
+    let local = |url: &Url| url.scheme() == "http" && matches!(url.host(), Some(url::Host::Ipv4(ip)) if ip.is_loopback());
+    match Url::parse(text) {
+        Ok(url) if local(&url) => https(&text.replacen("http", "https", 1), 443).map(|_| url),
+        _ => https(text, 443),
+    }
 }
 
 /// `{cluster}-{pool}-{n}`.
@@ -642,6 +647,21 @@ mod tests {
             "https://pve.lan/x",
             "https://",
             "pve.lan:8006",
+        ] {
+            assert!(read(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_factory_without_tls_is_one_on_this_computer() {
+        let read = |text| factory(text).map(|url| url.to_string()).ok();
+        assert_eq!(read("http://127.0.0.1:4000").unwrap(), "http://127.0.0.1:4000/");
+        assert_eq!(read("https://factory.talos.dev").unwrap(), "https://factory.talos.dev/");
+        for text in [
+            "http://factory.talos.dev",
+            "http://10.0.0.1",
+            "http://localhost",
+            "http://127.0.0.1/x",
         ] {
             assert!(read(text).is_none(), "{text}");
         }
