@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Watches a datacenter. Calls come in the order of events; they must not call back into the datacenter.
 pub trait Observer: Send + Sync + 'static {
@@ -29,6 +29,16 @@ pub struct Seen {
     pub status: Option<u16>,
     pub reason: String,
     pub answer: String,
+}
+
+impl Seen {
+    /// One line of a recording.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "host": self.host, "by": self.by, "method": self.verb, "path": self.path, "params": self.params, "status": self.status,
+            "reason": self.reason, "body": self.answer,
+        })
+    }
 }
 
 /// A change of something that outlives the request.

@@ -78,6 +78,38 @@ fn check_single(name: &str, value: &str) -> Result<(), String> {
         "pve-volume-id-or-absolute-path" => check_volid(value),
         "dns-name" => require(is_dns_name(value), "value does not look like a valid DNS name".into()),
         "pve-tag" => require(is_tag(value), "invalid characters in tag".into()),
+        "urlencoded" => {
+            let fits = value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-%_.!~*'()".contains(&b));
+            require(fits, format!("invalid urlencoded string: {value}"))
+        }
+        "pve-userid" => check_userid(value),
+        "pve-tokenid" => require(
+            is_tokenid(value),
+            format!("value '{value}' does not look like a valid token ID"),
+        ),
+        "pve-realm" => require(is_realm(value), "value does not look like a valid realm".into()),
+        "pve-groupid" => require(is_name(value), format!("group name '{value}' contains invalid characters")),
+        "pve-roleid" => require(is_name(value), format!("role name '{value}' contains invalid characters")),
+        "pve-priv" => require(crate::access::is_privilege(value), format!("invalid privilege '{value}'")),
+        "pve-poolid" => check_poolid(value),
+        "email" => require(
+            value.contains('@') && value.contains('.'),
+            "value does not look like a valid email address".into(),
+        ),
+        "disk-size" => require(
+            crate::qemu::parse_size(value).is_some(),
+            "value does not look like a valid disk size".to_string() + &format!(": {value}"),
+        ),
+        "pve-qm-bootdev" => require(is_bootdev(value), format!("invalid boot device '{value}'")),
+        "pve-ha-resource-or-vm-id" | "pve-ha-resource-id" => check_ha_id(name, value),
+        _ => check_network(name, value),
+    }
+}
+
+/// Addresses, networks and what they are plugged into; a format that is not known takes everything.
+fn check_network(name: &str, value: &str) -> Result<(), String> {
+    let require = |fits: bool, text: String| if fits { Ok(()) } else { Err(text) };
+    match name {
         "mac-addr" => require(
             is_unicast_mac(value),
             "value does not look like a valid unicast MAC address".into(),
@@ -106,31 +138,7 @@ fn check_single(name: &str, value: &str) -> Result<(), String> {
             let fits = matches!(value, "auto" | "dhcp" | "manual") || is_cidr6(value);
             require(fits, "value does not look like a valid ipv6 network configuration".into())
         }
-        "urlencoded" => {
-            let fits = value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-%_.!~*'()".contains(&b));
-            require(fits, format!("invalid urlencoded string: {value}"))
-        }
-        "pve-userid" => check_userid(value),
-        "pve-tokenid" => require(
-            is_tokenid(value),
-            format!("value '{value}' does not look like a valid token ID"),
-        ),
-        "pve-realm" => require(is_realm(value), "value does not look like a valid realm".into()),
-        "pve-groupid" => require(is_name(value), format!("group name '{value}' contains invalid characters")),
-        "pve-roleid" => require(is_name(value), format!("role name '{value}' contains invalid characters")),
-        "pve-priv" => require(crate::access::is_privilege(value), format!("invalid privilege '{value}'")),
-        "pve-poolid" => check_poolid(value),
-        "email" => require(
-            value.contains('@') && value.contains('.'),
-            "value does not look like a valid email address".into(),
-        ),
-        "disk-size" => require(
-            crate::qemu::parse_size(value).is_some(),
-            "value does not look like a valid disk size".to_string() + &format!(": {value}"),
-        ),
         "pve-bridge-id" => require(is_bridge(value), format!("invalid bridge ID '{value}'")),
-        "pve-qm-bootdev" => require(is_bootdev(value), format!("invalid boot device '{value}'")),
-        "pve-ha-resource-or-vm-id" | "pve-ha-resource-id" => check_ha_id(name, value),
         "pve-iface" => require(is_iface(value), "invalid network interface name '".to_string() + value + "'"),
         _ => Ok(()),
     }
