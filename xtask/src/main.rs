@@ -1,19 +1,25 @@
 //! The gate and the workshop. `cargo xtask` lists what it can do.
 
 mod bans;
+mod dist;
+mod hardship;
 mod tidy;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 cargo xtask tidy        the rules of the house that no compiler checks: who may depend on whom, who prints, what a text may say
-cargo xtask bans        shows that every banned call and type is in fact refused by clippy";
+cargo xtask bans        shows that every banned call and type is in fact refused by clippy
+cargo xtask hardship    seeded bad days: --seeds N [--start S]
+cargo xtask dist        the static binary, completions, manual pages and checksums, in target/dist";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("tidy") => tidy::run(),
         Some("bans") => bans::run(),
+        Some("hardship") => hardship::run(&arguments[1..]),
+        Some("dist") => dist::run(),
         _ => {
             println!("{USAGE}");
             return ExitCode::from(2);
