@@ -16,7 +16,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Some(path) => WorldSpec::parse(&std::fs::read_to_string(path)?)?,
         None => WorldSpec::default(),
     };
-    let places = Places { pve: "127.0.0.1:8006".parse()?, factory: "127.0.0.1:8080".parse()?, jump: "127.0.0.1:2222".parse()?, speed };
+    let places = Places {
+        pve: "127.0.0.1:8006".parse()?,
+        factory: "127.0.0.1:8080".parse()?,
+        jump: "127.0.0.1:2222".parse()?,
+        speed,
+    };
     let world = World::start(spec, Mode::Loopback(places), Wall::real(), Entropy::from_os()).await?;
     println!("endpoint     {}", world.endpoint());
     println!("token        {}", world.token().unwrap_or_default());

@@ -25,8 +25,6 @@ pub struct Timing {
     #[serde(deserialize_with = "seconds")]
     pub apid_restart: Duration,
     #[serde(deserialize_with = "seconds")]
-    pub install: Duration,
-    #[serde(deserialize_with = "seconds")]
     pub cri: Duration,
     #[serde(deserialize_with = "seconds")]
     pub image_pull: Duration,
@@ -48,9 +46,6 @@ pub struct Timing {
     /// From healthy etcd until the API server serves.
     #[serde(deserialize_with = "seconds")]
     pub apiserver: Duration,
-    /// From a serving API server until KubePrism trusts it; kubelet, scheduler and controller manager depend on it.
-    #[serde(deserialize_with = "seconds")]
-    pub kubeprism: Duration,
     /// From a serving API server until the bootstrap manifests are in it.
     #[serde(deserialize_with = "seconds")]
     pub manifests: Duration,
@@ -102,7 +97,6 @@ impl Default for Timing {
             kernel: ms(9_000),
             initialize: ms(1_000),
             apid_restart: ms(300),
-            install: ms(30_000),
             cri: ms(1_000),
             image_pull: ms(1_300),
             kubelet_healthy: ms(1_900),
@@ -113,7 +107,6 @@ impl Default for Timing {
             etcd_promotion: ms(500),
             etcd_election: ms(1_500),
             apiserver: ms(18_000),
-            kubeprism: ms(44_000),
             manifests: ms(55_000),
             node_registers: ms(20_000),
             node_ready: ms(11_000),

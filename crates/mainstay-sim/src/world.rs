@@ -208,6 +208,11 @@ impl World {
         true
     }
 
+    /// How many etcd clusters were ever founded, by all bootstraps together. More than one is more than any cluster survives.
+    pub fn etcd_foundings(&self) -> u64 {
+        self.site.foundings()
+    }
+
     /// What this world itself takes to bring a new cluster of a shape to Ready nodes, whoever asks for it.
     pub fn critical_path(&self, shape: &Shape) -> CriticalPath {
         CriticalPath::new(&self.spec, self.site.pace, shape)

@@ -23,21 +23,34 @@ const CP: &str = "10.10.0.11";
 /// What a TLS client with this certificate is told after the handshake.
 async fn alert(lab: &Lab, identity: Option<(String, String)>) -> Option<AlertDescription> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from(pem::parse(os_ca()).unwrap().into_contents())).unwrap();
-    let builder = ClientConfig::builder_with_details(crypto_provider(), Arc::new(lab.world.wall())).with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+    roots
+        .add(CertificateDer::from(pem::parse(os_ca()).unwrap().into_contents()))
+        .unwrap();
+    let builder = ClientConfig::builder_with_details(crypto_provider(), Arc::new(lab.world.wall()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
     let mut config = match identity {
         None => builder.with_no_client_auth(),
         Some((cert, key)) => {
             let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pem::parse(key).unwrap().into_contents()));
-            builder.with_client_auth_cert(vec![CertificateDer::from(pem::parse(cert).unwrap().into_contents())], key).unwrap()
+            builder
+                .with_client_auth_cert(vec![CertificateDer::from(pem::parse(cert).unwrap().into_contents())], key)
+                .unwrap()
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     let stream = lab.world.dialer().dial(&Target::new(CP, 50000)).await.unwrap();
     let name = ServerName::try_from(CP).unwrap();
-    let mut stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+    let mut stream = tokio_rustls::TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+        .unwrap();
     let mut byte = [0];
-    let told = tokio::time::timeout(Duration::from_secs(1), stream.read(&mut byte)).await.ok()?.err()?;
+    let told = tokio::time::timeout(Duration::from_secs(1), stream.read(&mut byte))
+        .await
+        .ok()?
+        .err()?;
     match told.get_ref()?.downcast_ref::<rustls::Error>()? {
         rustls::Error::AlertReceived(alert) => Some(*alert),
         _ => None,
@@ -49,12 +62,25 @@ fn a_refused_certificate_gets_the_recorded_alert() {
     in_world(|lab: Arc<Lab>| async move {
         let _vm = lab.first_control_plane("cp-1", CP).await;
         assert_eq!(alert(&lab, None).await, Some(AlertDescription::CertificateRequired));
-        assert_eq!(alert(&lab, Some(lab::foreign_certificate())).await, Some(AlertDescription::UnknownCA));
-        assert_eq!(alert(&lab, Some(lab::expired_certificate())).await, Some(AlertDescription::CertificateExpired));
+        assert_eq!(
+            alert(&lab, Some(lab::foreign_certificate())).await,
+            Some(AlertDescription::UnknownCA)
+        );
+        assert_eq!(
+            alert(&lab, Some(lab::expired_certificate())).await,
+            Some(AlertDescription::CertificateExpired)
+        );
         for uses in [&[][..], &[Use::ServerAuth], &[Use::ClientAuth, Use::ServerAuth]] {
-            assert_eq!(alert(&lab, Some(lab::client_certificate(&["os:admin"], uses))).await, Some(AlertDescription::BadCertificate), "{uses:?}");
+            assert_eq!(
+                alert(&lab, Some(lab::client_certificate(&["os:admin"], uses))).await,
+                Some(AlertDescription::BadCertificate),
+                "{uses:?}"
+            );
         }
-        assert_eq!(alert(&lab, Some(lab::client_certificate(&["os:admin"], &[Use::ClientAuth]))).await, None);
+        assert_eq!(
+            alert(&lab, Some(lab::client_certificate(&["os:admin"], &[Use::ClientAuth]))).await,
+            None
+        );
     });
 }
 
@@ -78,7 +104,10 @@ fn server_certificates_are_renewed_before_they_expire() {
             tokio::time::sleep(Duration::from_secs(8 * 3600)).await;
             assert!(lab.admin(CP).version().await.is_ok());
         }
-        assert!(lab.with_trust(CP, &os_trust("10.10.0.99", None)).version().await.is_err(), "no certificate for another address");
+        assert!(
+            lab.with_trust(CP, &os_trust("10.10.0.99", None)).version().await.is_err(),
+            "no certificate for another address"
+        );
     });
 }
 
@@ -98,26 +127,72 @@ fn control_planes_forward_and_workers_do_not() {
         };
         let one = ask(&[("node", "10.10.0.21")]).await;
         let answer = machine::HostnameResponse::decode(one.answers[0].as_slice()).unwrap();
-        assert_eq!((answer.messages[0].hostname.as_str(), answer.messages[0].metadata.is_none()), ("w-1", true));
+        assert_eq!(
+            (answer.messages[0].hostname.as_str(), answer.messages[0].metadata.is_none()),
+            ("w-1", true)
+        );
         let many = ask(&[("nodes", "10.10.0.12"), ("nodes", "10.10.0.21"), ("nodes", "10.10.0.99")]).await;
         let answer = machine::HostnameResponse::decode(many.answers[0].as_slice()).unwrap();
-        let seen: Vec<(String, String, bool)> = answer.messages.iter().map(|message| (message.metadata.clone().unwrap().hostname, message.hostname.clone(), message.metadata.clone().unwrap().error.is_empty())).collect();
+        let seen: Vec<(String, String, bool)> = answer
+            .messages
+            .iter()
+            .map(|message| {
+                (
+                    message.metadata.clone().unwrap().hostname,
+                    message.hostname.clone(),
+                    message.metadata.clone().unwrap().error.is_empty(),
+                )
+            })
+            .collect();
         let row = |node: &str, name: &str, fine: bool| (node.to_owned(), name.to_owned(), fine);
-        assert_eq!(seen, [row("10.10.0.12", "cp-2", true), row("10.10.0.21", "w-1", true), row("10.10.0.99", "", false)]);
+        assert_eq!(
+            seen,
+            [
+                row("10.10.0.12", "cp-2", true),
+                row("10.10.0.21", "w-1", true),
+                row("10.10.0.99", "", false)
+            ]
+        );
         let port = ask(&[("node", "10.10.0.12:50000")]).await;
-        assert_eq!((port.code, port.message.as_str()), (Code::Internal, "invalid target \"10.10.0.12:50000\""));
+        assert_eq!(
+            (port.code, port.message.as_str()),
+            (Code::Internal, "invalid target \"10.10.0.12:50000\"")
+        );
         let two = ask(&[("node", "10.10.0.12"), ("node", "10.10.0.21")]).await;
-        assert_eq!((two.code, two.message.as_str()), (Code::InvalidArgument, "node metadata must be single-valued"));
+        assert_eq!(
+            (two.code, two.message.as_str()),
+            (Code::InvalidArgument, "node metadata must be single-valued")
+        );
         let get = json!({"namespace": "runtime", "type": "MachineStatuses.runtime.talos.dev", "id": "machine"});
-        let resources = node.raw_with("cosi.resource.State/Get", &get, &[("nodes", "10.10.0.12")]).await;
-        assert_eq!((resources.code, resources.message.as_str()), (Code::InvalidArgument, "one-2-many proxying is not supported for method /cosi.resource.State/Get"));
+        let resources = node
+            .raw_with("cosi.resource.State/Get", &get, &[("nodes", "10.10.0.12")])
+            .await;
+        assert_eq!(
+            (resources.code, resources.message.as_str()),
+            (
+                Code::InvalidArgument,
+                "one-2-many proxying is not supported for method /cosi.resource.State/Get"
+            )
+        );
         let from_worker = lab.admin("10.10.0.21").raw_with(hostname, &json!({}), &[("node", CP)]).await;
-        assert_eq!((from_worker.code, from_worker.message.as_str()), (Code::PermissionDenied, "no request forwarding"));
-        let itself = lab.admin("10.10.0.21").raw_with(hostname, &json!({}), &[("node", "10.10.0.21")]).await;
+        assert_eq!(
+            (from_worker.code, from_worker.message.as_str()),
+            (Code::PermissionDenied, "no request forwarding")
+        );
+        let itself = lab
+            .admin("10.10.0.21")
+            .raw_with(hostname, &json!({}), &[("node", "10.10.0.21")])
+            .await;
         assert_eq!(itself.code, Code::Ok);
         second.off();
         let gone = ask(&[("node", "10.10.0.12")]).await;
-        assert_eq!((gone.code, gone.message.as_str()), (Code::Unavailable, "connection error: desc = \"transport: Error while dialing: dial tcp 10.10.0.12:50000: connect: no route to host\""));
+        assert_eq!(
+            (gone.code, gone.message.as_str()),
+            (
+                Code::Unavailable,
+                "connection error: desc = \"transport: Error while dialing: dial tcp 10.10.0.12:50000: connect: no route to host\""
+            )
+        );
     });
 }
 
@@ -131,12 +206,19 @@ fn the_kubeconfig_is_a_tar_that_is_never_closed_and_new_each_time() {
             let mut tar = Vec::new();
             flate2::read::GzDecoder::new(data.as_slice()).read_to_end(&mut tar).unwrap();
             let size = usize::from_str_radix(std::str::from_utf8(&tar[124..135]).unwrap(), 8).unwrap();
-            assert_eq!((tar.len(), &tar[..10]), (512 + size, &b"kubeconfig"[..]), "no padding and no end blocks");
+            assert_eq!(
+                (tar.len(), &tar[..10]),
+                (512 + size, &b"kubeconfig"[..]),
+                "no padding and no end blocks"
+            );
             String::from_utf8(tar[512..].to_vec()).unwrap()
         };
         let (one, other) = (read().await, read().await);
         assert_ne!(one, other);
-        assert!(one.contains("server: https://10.10.0.10:6443") && one.contains("current-context: admin@demo"), "{one}");
+        assert!(
+            one.contains("server: https://10.10.0.10:6443") && one.contains("current-context: admin@demo"),
+            "{one}"
+        );
     });
 }
 
@@ -148,8 +230,17 @@ fn watches_begin_with_an_empty_answer_and_tell_what_is_absent() {
         lab.maintenance(CP).await;
         let node = lab.insecure(CP);
         let watch = |id: Option<&str>, bootstrap: bool, api_version: i32| {
-            let options = cosi::WatchOptions { bootstrap_contents: bootstrap, ..Default::default() };
-            let request = cosi::WatchRequest { namespace: "runtime".to_owned(), r#type: "Services.v1alpha1.talos.dev".to_owned(), id: id.map(str::to_owned), options: Some(options), api_version };
+            let options = cosi::WatchOptions {
+                bootstrap_contents: bootstrap,
+                ..Default::default()
+            };
+            let request = cosi::WatchRequest {
+                namespace: "runtime".to_owned(),
+                r#type: "Services.v1alpha1.talos.dev".to_owned(),
+                id: id.map(str::to_owned),
+                options: Some(options),
+                api_version,
+            };
             let mut client = node.state.clone();
             async move { client.watch(request).await.unwrap().into_inner() }
         };
@@ -169,13 +260,22 @@ fn watches_begin_with_an_empty_answer_and_tell_what_is_absent() {
             }
         };
         assert_eq!(kinds(1).await.last(), Some(&EventType::Bootstrapped));
-        assert!(!kinds(0).await.contains(&EventType::Bootstrapped), "old clients are spared it");
+        assert!(
+            !kinds(0).await.contains(&EventType::Bootstrapped),
+            "old clients are spared it"
+        );
         let mut stream = watch(Some("cri"), false, 1).await;
         lab.configure(CP, &control_plane("cp-1")).await;
         drop(stream.message().await);
         let node = lab.admin(CP);
         until(|| async { node.service_up("cri").await }).await;
-        let versions = node.get("runtime", "Services.v1alpha1.talos.dev", "cri").await.unwrap().metadata.unwrap().version;
+        let versions = node
+            .get("runtime", "Services.v1alpha1.talos.dev", "cri")
+            .await
+            .unwrap()
+            .metadata
+            .unwrap()
+            .version;
         assert_eq!(versions, "2", "one per change");
     });
 }
@@ -185,9 +285,17 @@ fn health_is_told_step_by_step() {
     in_world(|lab: Arc<Lab>| async move {
         let _vm = lab.first_control_plane("cp-1", CP).await;
         let node = lab.admin(CP);
-        until(|| async { node.machine_status().await.contains("stage: running\nstatus:\n    ready: true") }).await;
+        until(|| async {
+            node.machine_status()
+                .await
+                .contains("stage: running\nstatus:\n    ready: true")
+        })
+        .await;
         let mut client = talos_proto::cluster::cluster_service_client::ClusterServiceClient::new(node.channel.clone());
-        let request = talos_proto::cluster::HealthCheckRequest { wait_timeout: Some(prost_types::Duration { seconds: 30, nanos: 0 }), cluster_info: None };
+        let request = talos_proto::cluster::HealthCheckRequest {
+            wait_timeout: Some(prost_types::Duration { seconds: 30, nanos: 0 }),
+            cluster_info: None,
+        };
         let mut stream = client.health_check(request).await.unwrap().into_inner();
         let mut lines = Vec::new();
         while let Some(progress) = stream.message().await.unwrap() {

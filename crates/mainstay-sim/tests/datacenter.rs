@@ -20,13 +20,26 @@ struct Pve {
 impl Pve {
     fn new(lab: &Lab) -> Self {
         let pin: Fingerprint = lab.world.fingerprint().expect("TLS is on").parse().expect("a fingerprint");
-        let connector = Connector::new(lab.world.dialer(), &Trust::Pin(pin), lab.world.wall(), Duration::from_secs(5)).expect("a connector");
-        let client = HttpClient::new(connector, HttpOptions { http1_only: true, ..HttpOptions::default() });
-        Self { client, endpoint: lab.world.endpoint(), token: lab.world.token().expect("the default world has a token") }
+        let connector =
+            Connector::new(lab.world.dialer(), &Trust::Pin(pin), lab.world.wall(), Duration::from_secs(5)).expect("a connector");
+        let client = HttpClient::new(
+            connector,
+            HttpOptions {
+                http1_only: true,
+                ..HttpOptions::default()
+            },
+        );
+        Self {
+            client,
+            endpoint: lab.world.endpoint(),
+            token: lab.world.token().expect("the default world has a token"),
+        }
     }
 
     async fn call(&self, method: &str, path: &str, form: &[(&str, &str)]) -> Value {
-        let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(form).finish();
+        let body = url::form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(form)
+            .finish();
         let request = http::Request::builder()
             .method(method)
             .uri(format!("{}/api2/json{path}", self.endpoint))
@@ -35,7 +48,12 @@ impl Pve {
             .body(if form.is_empty() { Body::empty() } else { Body::from(body) })
             .expect("a request");
         let answer = self.client.send(request, Duration::from_secs(60)).await.expect("an answer");
-        assert!(answer.status.is_success(), "{method} {path}: {} {}", answer.reason, String::from_utf8_lossy(&answer.body));
+        assert!(
+            answer.status.is_success(),
+            "{method} {path}: {} {}",
+            answer.reason,
+            String::from_utf8_lossy(&answer.body)
+        );
         serde_json::from_slice::<Value>(&answer.body).expect("json")["data"].clone()
     }
 
@@ -61,7 +79,12 @@ fn a_vm_made_over_the_pve_api_boots_talos_and_becomes_ready_in_the_time_the_worl
         let pve = Pve::new(&lab);
         let plain = "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba";
         let url = format!("{}/image/{plain}/v1.13.9/nocloud-amd64.qcow2", lab.world.factory_url());
-        pve.run("POST", "/nodes/pve1/storage/local/download-url", &[("content", "import"), ("filename", "talos.qcow2"), ("url", &url)]).await;
+        pve.run(
+            "POST",
+            "/nodes/pve1/storage/local/download-url",
+            &[("content", "import"), ("filename", "talos.qcow2"), ("url", &url)],
+        )
+        .await;
         let vm = [
             ("vmid", "2000"),
             ("name", "cp-1"),
@@ -77,20 +100,44 @@ fn a_vm_made_over_the_pve_api_boots_talos_and_becomes_ready_in_the_time_the_worl
             ("boot", "order=scsi0"),
         ];
         pve.run("POST", "/nodes/pve1/qemu", &vm).await;
-        pve.run("PUT", "/nodes/pve1/qemu/2000/resize", &[("disk", "scsi0"), ("size", "40G")]).await;
+        pve.run("PUT", "/nodes/pve1/qemu/2000/resize", &[("disk", "scsi0"), ("size", "40G")])
+            .await;
         pve.run("POST", "/nodes/pve1/qemu/2000/status/start", &[]).await;
         lab.maintenance("10.10.0.11").await;
         let node = lab.insecure("10.10.0.11");
-        let hardware = node.yaml("hardware", "SystemInformations.hardware.talos.dev", "systeminformation").await.expect("readable in maintenance");
+        let hardware = node
+            .yaml("hardware", "SystemInformations.hardware.talos.dev", "systeminformation")
+            .await
+            .expect("readable in maintenance");
         assert!(hardware.contains("uuid: 11111111-2222-4333-8444-555555555555"), "{hardware}");
         let disk = &node.disks().await.expect("readable in maintenance").disks[0];
-        assert_eq!((disk.device_name.as_str(), disk.serial.as_str(), disk.size), ("/dev/sda", "mainstay0", 40 << 30));
+        assert_eq!(
+            (disk.device_name.as_str(), disk.serial.as_str(), disk.size),
+            ("/dev/sda", "mainstay0", 40 << 30)
+        );
         lab.configure("10.10.0.11", &control_plane("cp-1")).await;
         until(|| async { lab.admin("10.10.0.11").bootstrap().await.is_ok() }).await;
-        until(|| async { lab.admin("10.10.0.11").yaml("k8s", "NodeStatuses.kubernetes.talos.dev", "cp-1").await.is_ok_and(|yaml| yaml.contains("nodeReady: true")) }).await;
-        let (taken, bound) = (began.elapsed(), lab.world.critical_path(&Shape { volumes: 2, ..Shape::default() }).total());
+        until(|| async {
+            lab.admin("10.10.0.11")
+                .yaml("k8s", "NodeStatuses.kubernetes.talos.dev", "cp-1")
+                .await
+                .is_ok_and(|yaml| yaml.contains("nodeReady: true"))
+        })
+        .await;
+        let (taken, bound) = (
+            began.elapsed(),
+            lab.world
+                .critical_path(&Shape {
+                    volumes: 2,
+                    ..Shape::default()
+                })
+                .total(),
+        );
         assert!(taken >= bound, "nobody is faster than the world: {taken:?} < {bound:?}");
-        assert!(taken.as_secs_f64() < bound.as_secs_f64() * 1.05, "{taken:?} against {bound:?}");
+        assert!(
+            taken.as_secs_f64() < bound.as_secs_f64() * 1.05,
+            "{taken:?} against {bound:?}"
+        );
     });
 }
 

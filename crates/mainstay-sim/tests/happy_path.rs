@@ -105,3 +105,36 @@ fn three_control_planes_and_a_worker_become_a_cluster() {
         assert!(node.contains("nodeReady: true"), "{node}");
     });
 }
+
+/// Machine status of a cluster that comes up, with the instant of every change.
+fn trace(seed: u64) -> Vec<String> {
+    use mainstay_sim::WorldSpec;
+    use std::time::Duration;
+    let run = mainstay_net::simulate(seed, Duration::from_secs(3600), |entropy| async move {
+        let lab = Lab::start(WorldSpec::default(), entropy).await;
+        let began = tokio::time::Instant::now();
+        let _first = lab.first_control_plane("cp-1", "10.10.0.11").await;
+        let _second = lab.join_control_plane("cp-2", "10.10.0.12").await;
+        let mut trace = Vec::new();
+        for _ in 0..60 {
+            let line = format!(
+                "{} {}",
+                lab.admin("10.10.0.11").machine_status().await,
+                lab.admin("10.10.0.12").machine_status().await
+            );
+            trace.push(format!("{:?} {line}", began.elapsed()));
+            tokio::time::sleep(Duration::from_millis(2300)).await;
+        }
+        let members = lab.admin("10.10.0.11").members().await.unwrap();
+        trace.push(format!("{members:?}"));
+        trace
+    });
+    run.unwrap()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_life_and_another_seed_other_ids() {
+    let once = trace(1);
+    assert_eq!(once, trace(1));
+    assert_ne!(once.last(), trace(2).last());
+}

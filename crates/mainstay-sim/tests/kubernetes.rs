@@ -18,9 +18,16 @@ struct Kube {
 impl Kube {
     fn new(lab: &Lab, address: &str, identity: Option<(&str, &str)>) -> Self {
         let identity = identity.map(|(name, group)| to_identity(kubernetes_certificate(name, group)));
-        let trust = Trust::Ca { ca_pem: kubernetes_ca(), identity, server_name: None };
+        let trust = Trust::Ca {
+            ca_pem: kubernetes_ca(),
+            identity,
+            server_name: None,
+        };
         let connector = Connector::new(lab.world.dialer(), &trust, lab.world.wall(), Duration::from_secs(5)).unwrap();
-        Self { client: HttpClient::new(connector, HttpOptions::default()), address: address.to_owned() }
+        Self {
+            client: HttpClient::new(connector, HttpOptions::default()),
+            address: address.to_owned(),
+        }
     }
 
     fn admin(lab: &Lab, address: &str) -> Self {
@@ -28,12 +35,22 @@ impl Kube {
     }
 
     async fn try_call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Option<(u16, Value)> {
-        let mut request = http::Request::builder().method(method).uri(format!("https://{}:6443{path}", self.address));
+        let mut request = http::Request::builder()
+            .method(method)
+            .uri(format!("https://{}:6443{path}", self.address));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let body = if body.is_empty() { Body::empty() } else { Body::from(body.to_owned()) };
-        let answer = self.client.send(request.body(body).unwrap(), Duration::from_secs(20)).await.ok()?;
+        let body = if body.is_empty() {
+            Body::empty()
+        } else {
+            Body::from(body.to_owned())
+        };
+        let answer = self
+            .client
+            .send(request.body(body).unwrap(), Duration::from_secs(20))
+            .await
+            .ok()?;
         let value = serde_json::from_slice(&answer.body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&answer.body)));
         Some((answer.status.as_u16(), value))
     }
@@ -51,12 +68,19 @@ impl Kube {
 async fn cluster(lab: &Lab) -> lab::Vm {
     let vm = lab.first_control_plane("cp-1", "10.10.0.11").await;
     let kube = Kube::admin(lab, "10.10.0.11");
-    until(|| async { kube.try_call("GET", "/api/v1/nodes/cp-1", &[], "").await.is_some_and(|(_, node)| ready(&node)) }).await;
+    until(|| async {
+        kube.try_call("GET", "/api/v1/nodes/cp-1", &[], "")
+            .await
+            .is_some_and(|(_, node)| ready(&node))
+    })
+    .await;
     vm
 }
 
 fn ready(node: &Value) -> bool {
-    node["status"]["conditions"].as_array().is_some_and(|list| list.iter().any(|one| one["type"] == "Ready" && one["status"] == "True"))
+    node["status"]["conditions"]
+        .as_array()
+        .is_some_and(|list| list.iter().any(|one| one["type"] == "Ready" && one["status"] == "True"))
 }
 
 #[test]
@@ -68,9 +92,14 @@ fn the_api_answers_on_the_node_and_on_the_vip_to_those_it_knows() {
             assert_eq!((code, version["gitVersion"].as_str()), (200, Some("v1.36.3")), "{address}");
         }
         assert_eq!(Kube::new(&lab, "10.10.0.11", None).get("/api/v1/nodes").await.0, 401);
-        let (code, refusal) = Kube::new(&lab, "10.10.0.11", Some(("eve", "nobody"))).get("/api/v1/nodes").await;
+        let (code, refusal) = Kube::new(&lab, "10.10.0.11", Some(("eve", "nobody")))
+            .get("/api/v1/nodes")
+            .await;
         assert_eq!(code, 403);
-        assert_eq!(refusal["message"], "nodes is forbidden: User \"eve\" cannot list resource \"nodes\" in API group \"\" at the cluster scope");
+        assert_eq!(
+            refusal["message"],
+            "nodes is forbidden: User \"eve\" cannot list resource \"nodes\" in API group \"\" at the cluster scope"
+        );
         assert_eq!(Kube::admin(&lab, "10.10.0.11").get("/readyz").await, (200, json!("ok")));
     });
 }
@@ -81,11 +110,25 @@ fn discovery_lists_what_is_served_in_both_forms() {
         let _vm = cluster(&lab).await;
         let kube = Kube::admin(&lab, "10.10.0.11");
         let (_, core) = kube.get("/api/v1").await;
-        let names: Vec<&str> = core["resources"].as_array().unwrap().iter().filter_map(|entry| entry["name"].as_str()).collect();
+        let names: Vec<&str> = core["resources"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|entry| entry["name"].as_str())
+            .collect();
         assert!(names.contains(&"nodes") && names.contains(&"nodes/status"));
         let (_, groups) = kube.get("/apis").await;
-        assert!(groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "coordination.k8s.io"));
-        let accept = [("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")];
+        assert!(
+            groups["groups"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|group| group["name"] == "coordination.k8s.io")
+        );
+        let accept = [(
+            "accept",
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        )];
         let (_, whole) = kube.call("GET", "/apis", &accept, "").await;
         assert_eq!(whole["kind"], "APIGroupDiscoveryList");
     });
@@ -100,24 +143,41 @@ fn nodes_are_listed_patched_applied_watched_and_deleted() {
         assert_eq!(list["kind"], "NodeList");
         let from = list["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
         let merge = [("content-type", "application/merge-patch+json")];
-        let (code, node) = kube.call("PATCH", "/api/v1/nodes/cp-1", &merge, r#"{"spec":{"unschedulable":true}}"#).await;
+        let (code, node) = kube
+            .call("PATCH", "/api/v1/nodes/cp-1", &merge, r#"{"spec":{"unschedulable":true}}"#)
+            .await;
         assert_eq!((code, &node["spec"]["unschedulable"]), (200, &json!(true)));
-        until(|| async { lab.admin("10.10.0.11").yaml("k8s", "NodeStatuses.kubernetes.talos.dev", "cp-1").await.is_ok_and(|yaml| yaml.contains("unschedulable: true")) }).await;
+        until(|| async {
+            lab.admin("10.10.0.11")
+                .yaml("k8s", "NodeStatuses.kubernetes.talos.dev", "cp-1")
+                .await
+                .is_ok_and(|yaml| yaml.contains("unschedulable: true"))
+        })
+        .await;
         let apply = [("content-type", "application/apply-patch+yaml")];
         let body = "apiVersion: v1\nkind: Node\nmetadata:\n  name: cp-1\n  labels: {topology.kubernetes.io/zone: pve1}\n";
-        assert_eq!(kube.call("PATCH", "/api/v1/nodes/cp-1", &apply, body).await.0, 422, "a manager is required");
-        let (_, node) = kube.call("PATCH", "/api/v1/nodes/cp-1?fieldManager=mainstay&force=true", &apply, body).await;
+        assert_eq!(
+            kube.call("PATCH", "/api/v1/nodes/cp-1", &apply, body).await.0,
+            422,
+            "a manager is required"
+        );
+        let (_, node) = kube
+            .call("PATCH", "/api/v1/nodes/cp-1?fieldManager=mainstay&force=true", &apply, body)
+            .await;
         assert_eq!(node["metadata"]["labels"]["topology.kubernetes.io/zone"], "pve1");
         let watch = format!("/api/v1/nodes?watch=true&resourceVersion={from}&timeoutSeconds=1");
         let (_, events) = kube.get(&watch).await;
-        let text = events.as_str().map(str::to_owned).unwrap_or_else(|| events.to_string());
+        let text = events.as_str().map_or_else(|| events.to_string(), str::to_owned);
         assert_eq!(text.lines().filter(|line| line.contains("\"MODIFIED\"")).count(), 2, "{text}");
         let stale = r#"{"metadata":{"resourceVersion":"1"},"spec":{"unschedulable":false}}"#;
         let (code, refusal) = kube.call("PATCH", "/api/v1/nodes/cp-1", &merge, stale).await;
         assert_eq!((code, refusal["reason"].as_str()), (409, Some("Conflict")));
         let (code, gone) = kube.get("/api/v1/nodes/nope").await;
         assert_eq!((code, gone["message"].as_str()), (404, Some("nodes \"nope\" not found")));
-        assert_eq!(kube.call("DELETE", "/api/v1/nodes/cp-1", &[], "").await.1["status"], "Success");
+        assert_eq!(
+            kube.call("DELETE", "/api/v1/nodes/cp-1", &[], "").await.1["status"],
+            "Success"
+        );
         assert_eq!(kube.get("/api/v1/nodes/cp-1").await.0, 404);
     });
 }
@@ -130,7 +190,10 @@ fn kubectl_gets_its_table() {
         let accept = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")];
         let (_, table) = kube.call("GET", "/api/v1/nodes", &accept, "").await;
         let cells = table["rows"][0]["cells"].as_array().unwrap();
-        assert_eq!((&cells[0], &cells[1], &cells[2]), (&json!("cp-1"), &json!("Ready"), &json!("control-plane")));
+        assert_eq!(
+            (&cells[0], &cells[1], &cells[2]),
+            (&json!("cp-1"), &json!("Ready"), &json!("control-plane"))
+        );
     });
 }
 
@@ -139,11 +202,19 @@ fn a_node_without_a_network_says_why_it_is_not_ready() {
     in_world(|lab: Arc<Lab>| async move {
         let vm = lab.vm("cp-1", "10.10.0.11");
         vm.on();
-        let config = lab::control_plane("cp-1").replace("    network:\n        dnsDomain", "    network:\n        cni:\n            name: none\n        dnsDomain");
+        let config = lab::control_plane("cp-1").replace(
+            "    network:\n        dnsDomain",
+            "    network:\n        cni:\n            name: none\n        dnsDomain",
+        );
         lab.configure("10.10.0.11", &config).await;
         until(|| async { lab.admin("10.10.0.11").bootstrap().await.is_ok() }).await;
         let kube = Kube::admin(&lab, "10.10.0.11");
-        until(|| async { kube.try_call("GET", "/api/v1/nodes/cp-1", &[], "").await.is_some_and(|(code, _)| code == 200) }).await;
+        until(|| async {
+            kube.try_call("GET", "/api/v1/nodes/cp-1", &[], "")
+                .await
+                .is_some_and(|(code, _)| code == 200)
+        })
+        .await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         let (_, node) = kube.get("/api/v1/nodes/cp-1").await;
         assert!(!ready(&node));
@@ -163,9 +234,17 @@ fn without_a_quorum_there_is_no_api() {
         assert_eq!(code, 500);
         assert!(text.as_str().is_some_and(|text| text.contains("[-]etcd failed")), "{text}");
         let (code, refusal) = kube.get("/api/v1/nodes").await;
-        assert_eq!((code, refusal["message"].as_str()), (500, Some("etcdserver: request timed out")));
+        assert_eq!(
+            (code, refusal["message"].as_str()),
+            (500, Some("etcdserver: request timed out"))
+        );
         second.on();
-        until(|| async { kube.try_call("GET", "/api/v1/nodes", &[], "").await.is_some_and(|(code, _)| code == 200) }).await;
+        until(|| async {
+            kube.try_call("GET", "/api/v1/nodes", &[], "")
+                .await
+                .is_some_and(|(code, _)| code == 200)
+        })
+        .await;
     });
 }
 
@@ -181,7 +260,14 @@ fn the_node_of_a_dead_machine_turns_unknown_and_comes_back() {
         worker.off();
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert!(ready(&kube.get("/api/v1/nodes/w-1").await.1), "nobody has noticed yet");
-        until(|| async { kube.get("/api/v1/nodes/w-1").await.1.to_string().contains("Kubelet stopped posting node status.") }).await;
+        until(|| async {
+            kube.get("/api/v1/nodes/w-1")
+                .await
+                .1
+                .to_string()
+                .contains("Kubelet stopped posting node status.")
+        })
+        .await;
         worker.on();
         until(|| async { ready(&kube.get("/api/v1/nodes/w-1").await.1) }).await;
     });

@@ -13,7 +13,11 @@ use tonic::Code;
 const RECORDED: &str = include_str!("data/recorded.jsonl");
 
 fn of_stage(stage: &str) -> Vec<Value> {
-    let calls: Vec<Value> = RECORDED.lines().map(|line| serde_json::from_str(line).unwrap()).filter(|call: &Value| call["stage"] == stage).collect();
+    let calls: Vec<Value> = RECORDED
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|call: &Value| call["stage"] == stage)
+        .collect();
     assert!(!calls.is_empty(), "{stage}");
     calls
 }
@@ -46,7 +50,10 @@ async fn replay(node: &Node, stage: &str, member: u64) {
         let method = call["method"].as_str().unwrap();
         let outcome = node.raw(method, &request).await;
         if outcome.code != code(call["code"].as_str().unwrap()) || outcome.message != message {
-            wrong.push(format!("{method} {request}\n   recorded {} {message:?}\n   answered {:?} {:?}", call["code"], outcome.code, outcome.message));
+            wrong.push(format!(
+                "{method} {request}\n   recorded {} {message:?}\n   answered {:?} {:?}",
+                call["code"], outcome.code, outcome.message
+            ));
         }
     }
     assert!(wrong.is_empty(), "{stage}:\n{}", wrong.join("\n"));
@@ -102,7 +109,14 @@ fn a_cluster_that_lost_its_quorum_answers_as_recorded() {
         let _first = lab.first_control_plane("cp1", "10.10.0.11").await;
         let second = lab.join_control_plane("cp2", "10.10.0.12").await;
         let node = lab.admin("10.10.0.11");
-        let member = node.members().await.unwrap().iter().find(|member| member.hostname == "cp2").unwrap().id;
+        let member = node
+            .members()
+            .await
+            .unwrap()
+            .iter()
+            .find(|member| member.hostname == "cp2")
+            .unwrap()
+            .id;
         second.off();
         tokio::time::sleep(std::time::Duration::from_secs(10)).await;
         replay(&node, "no quorum", member).await;

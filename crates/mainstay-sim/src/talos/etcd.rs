@@ -88,6 +88,7 @@ pub(crate) struct MemberStatus {
 impl EtcdCluster {
     /// A new cluster of one member, which is not running yet.
     pub fn found(site: &Arc<Site>, name: &str, address: IpAddr, store: Store) -> (Arc<Self>, u64) {
+        site.count_founding();
         let entropy = site.entropy.fork(&format!("etcd {name} {address} {}", site.next_serial()));
         let state = State {
             members: BTreeMap::new(),

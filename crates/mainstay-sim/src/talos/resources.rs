@@ -405,16 +405,33 @@ pub(crate) fn meta_resources() -> impl Iterator<Item = (&'static Kind, &'static 
     made.iter().map(|(kind, id, spec)| (*kind, id.as_str(), spec))
 }
 
+/// `rd` and `rds` for a ResourceDefinition; a name of one word has none.
+fn initials(display: &str) -> Vec<String> {
+    let short: String = display
+        .chars()
+        .filter(char::is_ascii_uppercase)
+        .map(|letter| letter.to_ascii_lowercase())
+        .collect();
+    match short.len() {
+        ..2 => Vec::new(),
+        _ if short.ends_with('s') => vec![short],
+        _ => vec![short.clone(), format!("{short}s")],
+    }
+}
+
 /// How clients find a kind by a short name.
 fn definition(kind: &Kind) -> (String, Spec) {
     let id = kind.name.to_ascii_lowercase();
-    let singular = kind.display.to_ascii_lowercase();
-    let plural = kind.name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-    let mut aliases: Vec<String> = vec![singular.clone()];
-    aliases.extend(kind.aliases.iter().map(|alias| (*alias).to_owned()));
+    let (plural, suffix) = kind.name.split_once('.').unwrap_or((kind.name, ""));
+    let plural = plural.to_ascii_lowercase();
+    let mut aliases: Vec<String> = kind.aliases.iter().map(|alias| (*alias).to_owned()).collect();
+    aliases.push(kind.display.to_ascii_lowercase());
+    aliases.extend(initials(kind.display));
     aliases.dedup();
-    let mut all = vec![plural, singular, id.clone()];
-    all.extend(kind.aliases.iter().map(|alias| (*alias).to_owned()));
+    let mut all = vec![plural.clone()];
+    let parts: Vec<&str> = suffix.split('.').collect();
+    all.extend((1..parts.len()).map(|count| format!("{plural}.{}", parts[..count].join("."))));
+    all.extend(aliases.iter().cloned());
     let sensitivity = if kind.sensitive { "sensitive" } else { "" };
     let columns: Vec<Value> = kind
         .columns

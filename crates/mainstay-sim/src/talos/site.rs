@@ -25,6 +25,7 @@ pub(crate) struct Site {
     nodes: Mutex<BTreeMap<IpAddr, Weak<Node>>>,
     faults: Mutex<BTreeMap<String, NodeFaults>>,
     serial: AtomicU64,
+    founded: AtomicU64,
 }
 
 /// Bad days of one machine, by VM name; changed while it runs.
@@ -48,8 +49,6 @@ pub struct NodeFaults {
     pub clock_skew: i64,
     /// Image pulls fail with "not found".
     pub image_not_found: bool,
-    /// Installing to disk fails.
-    pub install_fails: bool,
 }
 
 /// Nodes that share an OS certificate authority find each other here.
@@ -120,11 +119,21 @@ impl Site {
             nodes: Mutex::default(),
             faults: Mutex::default(),
             serial: AtomicU64::new(0),
+            founded: AtomicU64::new(0),
         })
     }
 
     pub fn next_serial(&self) -> u64 {
         self.serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An etcd cluster came into being.
+    pub fn count_founding(&self) {
+        self.founded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn foundings(&self) -> u64 {
+        self.founded.load(Ordering::Relaxed)
     }
 
     /// The room of a cluster, by its OS authority.
