@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::schema::{self, V1ALPHA1};
+use super::types;
 use crate::yaml::{self, Document};
 
 /// A machine config that decoded: the text as it was sent, and its documents.
@@ -47,6 +48,14 @@ impl Config {
             let (api_version, kind, name) = names(&document.value);
             let at = format!("error decoding document {} (line {})", place(&document.value), document.line);
             let classic = is_v1alpha1(&document.value);
+            if !classic && kind.is_empty() && !api_version.is_empty() {
+                // Without a kind it is read as the classic document, which has none of these keys.
+                let text = yaml::emit(&document.value);
+                return Err(DecodeError(format!(
+                    "error decoding document {api_version}/v1alpha1/ (line {}): unknown keys found during decoding:\n{text}",
+                    document.line
+                )));
+            }
             if !classic && kind.is_empty() {
                 return Err(DecodeError(format!("{at}: missing kind")));
             }
@@ -60,6 +69,14 @@ impl Config {
                     document.line
                 )));
             };
+            if let Some(wrong) = types::first_fault(&document.value) {
+                let line = self.line_of(document.line, &wrong.text);
+                let into = wrong.into;
+                return Err(DecodeError(format!(
+                    "{at}: error decoding {kind} to *{into}: yaml: construct errors:\n  line {line}: {}",
+                    wrong.why
+                )));
+            }
             if let Some(unknown) = keys.unknown(&document.value) {
                 return Err(DecodeError(format!(
                     "{at}: unknown keys found during decoding:\n{}",
@@ -68,6 +85,15 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// The first line from a document's start on that has this text.
+    fn line_of(&self, from: usize, text: &str) -> usize {
+        let lines = self.text.lines().enumerate().skip(from.saturating_sub(1));
+        lines
+            .into_iter()
+            .find(|(_, line)| line.contains(text))
+            .map_or(from, |(index, _)| index + 1)
     }
 
     fn check_duplicates(&self) -> Result<(), DecodeError> {

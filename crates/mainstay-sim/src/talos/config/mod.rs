@@ -5,6 +5,7 @@
 mod decode;
 mod diff;
 mod schema;
+mod types;
 mod validate;
 mod view;
 

@@ -472,3 +472,43 @@ fn conflicts(config: &Config, minor: u64) -> Vec<String> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Verdicts of the real validator of 1.13.9 on configs that people get wrong. Blank lines are how Go separates lists: not compared.
+    #[test]
+    fn verdicts_are_those_of_the_real_validator() {
+        let version = semver::Version::new(1, 13, 9);
+        let judge = Judge {
+            version: &version,
+            metal: false,
+            installed: true,
+            disks: &[],
+        };
+        let lines = |text: &str| {
+            text.lines()
+                .filter(|line| !line.trim().is_empty())
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        let mut seen = 0;
+        for case in include_str!("../../../tests/data/broken.jsonl").lines() {
+            let case: Value = serde_json::from_str(case).expect("a case");
+            let text = case["config"].as_str().expect("a config");
+            let verdict = match Config::decode(text.as_bytes(), 13) {
+                Err(error) => error.0,
+                Ok(config) => validate(&config, &judge).map_or_else(|faults| faults, |_| "VALID".to_owned()),
+            };
+            assert_eq!(
+                lines(&verdict),
+                case["verdict"].as_str().expect("a verdict"),
+                "{}",
+                case["name"]
+            );
+            seen += 1;
+        }
+        assert_eq!(seen, 58);
+    }
+}
