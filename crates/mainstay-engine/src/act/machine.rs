@@ -5,7 +5,7 @@ use std::time::Duration;
 use mainstay_plan::{Claim, Fill, ImageSource, Mark, NewDisk, Nic, Proof, Remark, Seed, Setting, StorageAt, TAG, VmRef};
 use mainstay_spec::{DiskCache, DiskOptions, Firmware, Gib};
 use pve_api::{
-    Agent, Bios, Boot, Bus, Cache, Class, Description, DiskSize, Drive, Error, IpConfig, Ipv4, Net, NetModel, Slot, Smbios,
+    Agent, Bios, Boot, Bus, Cache, Call, Class, Description, DiskSize, Drive, Error, IpConfig, Ipv4, Net, NetModel, Slot, Smbios,
     Source, Tags, Upid, VmConfig, Vmid, Volid, cluster, qemu, storage, task,
 };
 use uuid::Uuid;
@@ -32,15 +32,31 @@ struct Place {
 }
 
 impl Place {
-    /// Where it is now: HA or an admin may have moved it since the plan was made.
-    async fn now(site: &Site, vm: &VmRef) -> Result<Option<Self>, Failure> {
-        let planned = Self {
+    fn planned(vm: &VmRef) -> Result<Self, Failure> {
+        Ok(Self {
             host: named(&vm.host)?,
             vmid: named(vm.vmid)?,
+        })
+    }
+
+    /// Reads something of a VM where it is now: HA or an admin may have moved it since the plan was made. `None` when it is gone.
+    async fn read<T>(
+        site: &Site,
+        vm: &VmRef,
+        what: impl Fn(&pve_api::Host, Vmid) -> Call<T>,
+    ) -> Result<Option<(Self, T)>, Failure> {
+        let planned = Self::planned(vm)?;
+        match site.pve.call(what(&planned.host, planned.vmid)).await {
+            Ok(read) => return Ok(Some((planned, read))),
+            Err(error) if error.is_missing() => {}
+            Err(error) => return Err(error.into()),
+        }
+        let Some(place) = Self::find(site, planned.vmid).await? else {
+            return Ok(None);
         };
-        match site.pve.call(qemu::current_config(&planned.host, planned.vmid)).await {
-            Ok(_) => Ok(Some(planned)),
-            Err(error) if error.is_missing() => Self::find(site, planned.vmid).await,
+        match site.pve.call(what(&place.host, place.vmid)).await {
+            Ok(read) => Ok(Some((place, read))),
+            Err(error) if error.is_missing() => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -54,41 +70,36 @@ impl Place {
         Ok(host.map(|host| Self { host, vmid }))
     }
 
-    /// Where it must be.
-    async fn there(site: &Site, vm: &VmRef) -> Result<Self, Failure> {
-        Self::now(site, vm)
-            .await?
-            .ok_or_else(|| Failure::changed(format!("{vm} is gone")))
+    /// The config of a VM that must be there.
+    async fn config(site: &Site, vm: &VmRef) -> Result<(Self, VmConfig), Failure> {
+        Self::read(site, vm, qemu::config).await?.ok_or_else(|| gone(vm))
     }
 
-    async fn config(&self, site: &Site) -> Result<VmConfig, Failure> {
-        Ok(site.pve.call(qemu::config(&self.host, self.vmid)).await?)
+    /// Whether a VM that must be there runs.
+    async fn power(site: &Site, vm: &VmRef) -> Result<(Self, bool), Failure> {
+        let (place, status) = Self::read(site, vm, qemu::status).await?.ok_or_else(|| gone(vm))?;
+        Ok((place, status.status == cluster::RunState::Running))
     }
+}
+
+fn gone(vm: &VmRef) -> Failure {
+    Failure::changed(format!("{vm} is gone"))
 }
 
 /// Creates the VM without disks. The answer to this one request decides whose VMID it is.
 pub async fn claim(site: &Site, claim: &Claim) -> Result<(), Failure> {
-    let place = Place {
-        host: named(&claim.vm.host)?,
-        vmid: named(claim.vm.vmid)?,
+    let place = Place::planned(&claim.vm)?;
+    let options = qemu::CreateOptions {
+        pool: claim.pool.as_deref().map(named).transpose()?,
+        start: false,
     };
-    if !is_claimed(site, claim).await? {
-        let options = qemu::CreateOptions {
-            pool: claim.pool.as_deref().map(named).transpose()?,
-            start: false,
-        };
-        begin(site, "machine.claim", &claim.name);
-        let call = qemu::create(&place.host, place.vmid, &claimed_config(claim)?, &options);
-        match site.pve.call(call).await {
-            Ok(upid) => follow(site, "machine.claim", &claim.name, &upid).await?,
-            // Ours from an attempt whose answer was lost, or somebody else's: the marks tell.
-            Err(error) if error.class() == Some(&Class::Exists) => {
-                if !is_claimed(site, claim).await? {
-                    return Err(taken(&claim.vm).caused_by(error));
-                }
-            }
-            Err(error) => return Err(error.into()),
-        }
+    begin(site, "machine.claim", &claim.name);
+    let call = qemu::create(&place.host, place.vmid, &claimed_config(claim)?, &options);
+    match site.pve.call(call).await {
+        Ok(upid) => follow(site, "machine.claim", &claim.name, &upid).await?,
+        // Ours from an attempt whose answer was lost, or somebody else's: the marks tell.
+        Err(error) if error.class() == Some(&Class::Exists) => check_claimed(site, claim).await?,
+        Err(error) => return Err(error.into()),
     }
     if claim.tags_follow {
         let remark = Remark {
@@ -101,19 +112,16 @@ pub async fn claim(site: &Site, claim: &Claim) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the VM is there and carries our marks. Somebody else's is a conflict.
-async fn is_claimed(site: &Site, claim: &Claim) -> Result<bool, Failure> {
-    let Some(place) = Place::now(site, &claim.vm).await? else {
-        return Ok(false);
-    };
-    let config = place.config(site).await?;
+/// The VM that has our VMID carries our marks. Somebody else's is a conflict.
+async fn check_claimed(site: &Site, claim: &Claim) -> Result<(), Failure> {
+    let (_, config) = Place::config(site, &claim.vm).await?;
     // While it is being created there is nothing in it but its lock.
     if config.lock.is_some() && config.smbios.is_none() {
         return Err(Failure::changed(format!("{} is being created by somebody", claim.vm)));
     }
     let uuid = config.smbios.and_then(|smbios| smbios.uuid);
     if uuid == Some(claim.uuid) {
-        Ok(true)
+        Ok(())
     } else {
         Err(taken(&claim.vm))
     }
@@ -187,8 +195,7 @@ fn described(text: &str) -> Result<Description, Failure> {
 
 /// Writes the mark and adds tags, only onto a VM that is still the one that was planned for. Compare-and-set: somebody else's edit in between is looked at first.
 pub async fn mark(site: &Site, remark: &Remark) -> Result<(), Failure> {
-    let place = Place::there(site, &remark.vm).await?;
-    let config = place.config(site).await?;
+    let (place, config) = Place::config(site, &remark.vm).await?;
     owned(&config, remark.mark.uuid(), &remark.vm)?;
     let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
     let after = remark.mark.write_into(before);
@@ -234,9 +241,8 @@ fn owned(config: &VmConfig, uuid: Uuid, vm: &VmRef) -> Result<(), Failure> {
 
 /// Gives a claimed VM its disks, in one request. The same disks sent twice would be two sets of disks, so a fill that may have begun is waited for.
 pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure> {
-    let place = Place::there(site, &fill.vm).await?;
-    settle_tasks(site, voice, &place).await?;
-    let config = place.config(site).await?;
+    settle_tasks(site, voice, &Place::planned(&fill.vm)?).await?;
+    let (place, config) = Place::config(site, &fill.vm).await?;
     let set = missing(fill, &config)?;
     if set == VmConfig::default() {
         return Ok(());
@@ -361,9 +367,8 @@ fn efi(store: &str) -> Result<Drive, Failure> {
 
 /// Grows a disk to an absolute size; one that is as large already is done.
 pub async fn grow(site: &Site, vm: &VmRef, slot_name: &str, to: Gib) -> Result<(), Failure> {
-    let place = Place::there(site, vm).await?;
+    let (place, config) = Place::config(site, vm).await?;
     let slot = slot(slot_name)?;
-    let config = place.config(site).await?;
     let drive = config
         .drives
         .get(&slot)
@@ -380,8 +385,8 @@ pub async fn grow(site: &Site, vm: &VmRef, slot_name: &str, to: Gib) -> Result<(
 }
 
 pub async fn start(site: &Site, vm: &VmRef) -> Result<(), Failure> {
-    let place = Place::there(site, vm).await?;
-    if is_running(site, &place).await? {
+    let (place, running) = Place::power(site, vm).await?;
+    if running {
         return Ok(());
     }
     begin(site, "machine.start", &vm.to_string());
@@ -399,8 +404,7 @@ async fn is_running(site: &Site, place: &Place) -> Result<bool, Failure> {
 
 /// Changes settings and the mark together: the digest in the mark always speaks of what is set.
 pub async fn change(site: &Site, vm: &VmRef, settings: &[Setting], mark: &Mark) -> Result<(), Failure> {
-    let place = Place::there(site, vm).await?;
-    let config = place.config(site).await?;
+    let (place, config) = Place::config(site, vm).await?;
     owned(&config, mark.uuid(), vm)?;
     let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
     let mut change = qemu::Change {
@@ -460,8 +464,8 @@ fn apply(change: &mut qemu::Change, setting: &Setting, config: &VmConfig) -> Res
 
 /// A full restart, since QEMU takes pending settings only when it begins.
 pub async fn reboot(site: &Site, voice: &Voice, vm: &VmRef, address: std::net::Ipv4Addr) -> Result<(), Failure> {
-    let place = Place::there(site, vm).await?;
-    if !is_running(site, &place).await? {
+    let (place, running) = Place::power(site, vm).await?;
+    if !running {
         return start(site, vm).await;
     }
     begin(site, "machine.reboot", &vm.to_string());
@@ -492,10 +496,10 @@ pub async fn reboot(site: &Site, voice: &Voice, vm: &VmRef, address: std::net::I
 }
 
 pub async fn stop(site: &Site, vm: &VmRef) -> Result<(), Failure> {
-    let Some(place) = Place::now(site, vm).await? else {
+    let Some((place, status)) = Place::read(site, vm, qemu::status).await? else {
         return Ok(());
     };
-    if !is_running(site, &place).await? {
+    if status.status != cluster::RunState::Running {
         return Ok(());
     }
     begin(site, "machine.stop", &vm.to_string());
@@ -511,16 +515,15 @@ pub async fn stop(site: &Site, vm: &VmRef) -> Result<(), Failure> {
 /// Destroys a stopped VM with its disks. All three proofs and Proxmox VE's quorum are read right before: without quorum PVE would destroy
 /// the disks and keep the VM.
 pub async fn delete(site: &Site, machine: &str, vm: &VmRef, uuid: Uuid, volumes: &[String]) -> Result<(), Failure> {
-    let Some(place) = Place::now(site, vm).await? else {
+    let (status, read) = tokio::join!(site.pve.call(cluster::status()), Place::read(site, vm, qemu::config));
+    let Some((place, config)) = read? else {
         return Ok(());
     };
-    let (status, config) = tokio::join!(site.pve.call(cluster::status()), place.config(site));
     if !status?.quorate {
         return Err(Failure::refused("the Proxmox VE cluster has no quorum")
             .why("a deletion now would destroy the disks and keep the VM")
             .help("bring its hosts back first: pvecm status"));
     }
-    let config = config?;
     prove(machine, vm, uuid, &config)?;
     if is_running(site, &place).await? {
         return Err(Failure::changed(format!("{vm} runs again")));
@@ -567,7 +570,12 @@ pub async fn delete_volume(site: &Site, at: &StorageAt, volume: &str) -> Result<
     let (host, volid): (pve_api::Host, Volid) = (named(&at.host)?, named(volume)?);
     if let Some(owner) = volid.owner()
         && let Some(place) = Place::find(site, owner).await?
-        && place.config(site).await?.volumes().contains(&volid)
+        && site
+            .pve
+            .call(qemu::config(&place.host, place.vmid))
+            .await?
+            .volumes()
+            .contains(&volid)
     {
         return Err(Failure::changed(format!("{volume} belongs to VM {owner} now")));
     }

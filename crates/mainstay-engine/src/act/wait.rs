@@ -10,7 +10,7 @@ use crate::site::Site;
 
 /// Pauses between two looks: short while the end may be near, longer later. Guests are asked themselves, never Proxmox VE.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What one look gave.
 pub enum Look<T> {
