@@ -1,6 +1,7 @@
 //! The gate and the workshop. `cargo xtask` lists what it can do.
 
 mod bans;
+mod conformance;
 mod dist;
 mod hardship;
 mod tidy;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.first().map(String::as_str) {
         Some("tidy") => tidy::run(),
         Some("bans") => bans::run(),
+        Some("conformance") => conformance::run(&arguments[1..]),
         Some("hardship") => hardship::run(&arguments[1..]),
         Some("dist") => dist::run(),
         _ => {
