@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
+use mainstay_net::{DialError, Fault};
 use pve_api::{Class, Error as PveError};
 
 /// Why a step did not end well.
@@ -122,7 +123,10 @@ impl Failure {
         let mut next = self.source();
         let mut causes = Vec::new();
         while let Some(cause) = next {
-            causes.push(cause.to_string());
+            // What lies below says the same, with the whole address.
+            if !matches!(cause.downcast_ref(), Some(PveError::NotSent { .. })) {
+                causes.push(cause.to_string());
+            }
             next = cause.source();
         }
         causes
@@ -187,7 +191,15 @@ impl From<PveError> for Failure {
 fn read(error: &PveError) -> (Kind, String, Vec<String>) {
     let plain = |kind| (kind, error.to_string(), Vec::new());
     match error {
-        PveError::NotSent { .. } => (Kind::Unreachable, "Proxmox VE cannot be reached".into(), Vec::new()),
+        PveError::NotSent { source, .. } => {
+            let what = match source.dial().map(DialError::fault) {
+                Some(Fault::WrongPin { .. } | Fault::UnknownIssuer { .. } | Fault::WrongName { .. }) => {
+                    "the certificate of Proxmox VE is not the trusted one"
+                }
+                _ => "Proxmox VE cannot be reached",
+            };
+            (Kind::Unreachable, what.into(), source.remedy().into_iter().collect())
+        }
         PveError::Unknown { .. } => (
             Kind::Unsettled,
             "Proxmox VE did not answer; the request may have been carried out".into(),

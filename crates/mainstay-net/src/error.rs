@@ -264,7 +264,7 @@ impl Fault {
             },
             Self::UnknownName(_) => format!("check the spelling of `{}`, or write its address", target.host),
             Self::WrongPin { seen, .. } => format!(
-                "compare {seen} with what the server's console shows; if it was renewed, `mainstay trust` writes the new one"
+                "compare {seen} with what the server's console shows; if it was renewed, `mainstay trust --write` pins the new one"
             ),
             Self::Expired { .. } => {
                 "renew the server's certificate (on Proxmox VE: `pvecm updatecerts --force`), or check this machine's clock"
@@ -272,10 +272,10 @@ impl Fault {
             }
             Self::NotYetValid { .. } => "check the clocks of this machine and of the server".into(),
             Self::UnknownIssuer { seen } => {
-                format!("if {seen} is your server, `mainstay trust` pins it; or name the CA file that signed it")
+                format!("if {seen} is your server, `mainstay trust --write` pins it; or name the CA file that signed it")
             }
             Self::WrongName { .. } => {
-                "use one of those names in the endpoint, or pin the certificate with `mainstay trust`".into()
+                "use one of those names in the endpoint, or pin the certificate with `mainstay trust --write`".into()
             }
             Self::ClientRefused(_) => "check that the secrets file belongs to this cluster".into(),
             Self::NotTls => format!("check that port {} of {} is the HTTPS port", target.port, target.host),

@@ -199,11 +199,18 @@ fn storage_of(status: &storage::StorageStatus) -> Storage {
 /// Every guest, with the config of those that carry our tag or sit on a VMID that is wanted.
 async fn configs(pve: &Client, guests: &[Guest], scope: &Scope<'_>) -> BTreeMap<u32, Vm> {
     let vm = |guest: &Guest| {
-        let guest = guest.clone();
+        let mut guest = guest.clone();
         async move {
             let vmid = guest.vmid.get();
             let concerns_us = guest.kind == GuestKind::Qemu && (guest.tags.contains(TAG) || scope.vmids.contains(&vmid));
             let config = if concerns_us { config_of(pve, &guest).await } else { Seen::No };
+            // In its first seconds a VM is known to its host, but the cluster has not heard of it yet.
+            if guest.status == RunState::Unknown
+                && matches!(config, Seen::Yes(_))
+                && let Ok(now) = pve.call(qemu::status(&guest.host, guest.vmid)).await
+            {
+                guest.status = now.status;
+            }
             (vmid, vm_of(guest, config))
         }
     };
