@@ -164,7 +164,7 @@ pub struct Credentials {
     #[arg(short, long)]
     pub merge: bool,
     /// How long the certificate is valid, in hours
-    #[arg(long, value_name = "HOURS", default_value_t = 8760)]
+    #[arg(long, value_name = "HOURS", default_value_t = 8760, value_parser = clap::value_parser!(i64).range(1..=87_600))]
     pub hours: i64,
 }
 

@@ -51,7 +51,15 @@ impl Problem {
     }
 
     pub fn unreadable(path: &Path, error: &std::io::Error) -> Self {
-        let problem = Self::usage(format!("{} cannot be read", path.display())).why(error.to_string());
+        if error.kind() == std::io::ErrorKind::NotFound {
+            return Self::usage(format!("{} is not there", path.display()));
+        }
+        Self::usage(format!("{} cannot be read", path.display())).why(error.to_string())
+    }
+
+    /// As [`Problem::unreadable`], for the file that a cluster begins with.
+    pub fn no_cluster_file(path: &Path, error: &std::io::Error) -> Self {
+        let problem = Self::unreadable(path, error);
         if error.kind() == std::io::ErrorKind::NotFound {
             return problem
                 .help("write one by looking at your Proxmox VE: mainstay init")
@@ -60,12 +68,23 @@ impl Problem {
         problem
     }
 
+    /// What needs secrets that nobody has made yet.
+    pub fn no_secrets(path: &Path) -> Self {
+        Self::plain("the cluster has no secrets yet")
+            .why(format!("{} is not there", path.display()))
+            .help("`mainstay up` makes them, `mainstay secrets import` takes them over")
+    }
+
     pub fn why(self, why: impl Into<String>) -> Self {
         self.edit(|plain| plain.why = Some(why.into()))
     }
 
     pub fn help(self, line: impl Into<String>) -> Self {
         self.edit(|plain| plain.help.push(line.into()))
+    }
+
+    pub fn because(self, lines: Vec<String>) -> Self {
+        self.edit(|plain| plain.causes = lines)
     }
 
     pub fn caused_by(self, error: impl Error) -> Self {
@@ -132,22 +151,29 @@ impl From<pve_api::Error> for Problem {
 impl From<SecretsError> for Problem {
     fn from(error: SecretsError) -> Self {
         let problem = Self::refused(error.to_string());
-        let problem = match &error {
-            SecretsError::Sops {
-                source: sops_file::Error::NoIdentity { .. },
-                ..
-            } => problem.help("set SOPS_AGE_KEY_FILE to the age key that opens it"),
-            SecretsError::Sops {
-                source: sops_file::Error::Mac | sops_file::Error::Tampered { .. } | sops_file::Error::NotEncrypted { .. },
-                ..
-            } => problem.help(
+        let SecretsError::Sops { source, .. } = &error else {
+            let problem = match &error {
+                SecretsError::Exists { .. } => problem.help("it is never written over; move it away if it is of no use any more"),
+                _ => problem,
+            };
+            return problem.edit(|plain| plain.causes = error.source().map(chain).unwrap_or_default());
+        };
+        let problem = match source {
+            sops_file::Error::NoIdentity { tried, recipients } => problem
+                .why(format!("{} for {recipients}", keys_tried(*tried)))
+                .help("set SOPS_AGE_KEY_FILE to the file with the age key that opens it"),
+            _ => problem.because(chain(source)).help(
                 "take the file from your backup or from git; mainstay never makes new secrets for a cluster that may exist",
             ),
-            _ => problem,
         };
-        match error.source() {
-            Some(cause) => problem.edit(|plain| plain.causes = chain(cause)),
-            None => problem,
-        }
+        problem.help("nothing was changed")
+    }
+}
+
+fn keys_tried(tried: usize) -> &'static str {
+    match tried {
+        0 => "there is no age key here, and it is encrypted",
+        1 => "the age key that is here does not open it; it is encrypted",
+        _ => "none of the age keys that are here opens it; it is encrypted",
     }
 }

@@ -32,7 +32,7 @@ pub struct Session {
 impl Session {
     /// Reads the file. All its faults in one run.
     pub fn open(file: &Path, around: Surroundings) -> Result<Self, Problem> {
-        let text = std::fs::read(file).map_err(|error| Problem::unreadable(file, &error))?;
+        let text = std::fs::read(file).map_err(|error| Problem::no_cluster_file(file, &error))?;
         let folder = file.parent().map(Path::to_path_buf).unwrap_or_default();
         let named = |name: &str| std::fs::read(folder.join(name)).ok();
         let environment = Environment {
@@ -225,10 +225,9 @@ pub fn login(around: &Surroundings) -> Result<Login, Problem> {
         .map(|path| std::fs::read_to_string(path).map_err(|error| Problem::unreadable(path, &error)))
         .transpose()?;
     if let Some(token) = around.token.as_ref().map(|token| token.expose().clone()).or(from_file) {
-        return token.trim().parse().map_err(|error: pve_api::ValueError| {
-            Problem::plain("the API token cannot be read")
-                .caused_by(error)
-                .help("it looks like user@realm!name=secret")
+        // The parser's own words would quote the token.
+        return token.trim().parse().map_err(|_: pve_api::ValueError| {
+            Problem::plain("the API token cannot be read").why("it does not look like user@realm!name=secret")
         });
     }
     match (&around.username, &around.password) {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use jiff::SignedDuration;
+use mainstay_engine::SecretsFile;
 use mainstay_spec::Role;
 use talos_config::{Kubeconfig, Secrets, TalosRole, Talosconfig};
 
@@ -73,16 +74,13 @@ pub fn talosconfig(session: &Session, args: &Credentials, output: Output) -> Res
 }
 
 fn secrets(session: &Session) -> Result<Secrets, Problem> {
-    session.secrets()?.ok_or_else(|| {
-        let path = mainstay_engine::SecretsFile::beside(&session.file);
-        Problem::plain("the cluster has no secrets yet")
-            .why(format!("{} is not there", path.display()))
-            .help("make the cluster first: mainstay up")
-    })
+    session
+        .secrets()?
+        .ok_or_else(|| Problem::no_secrets(&SecretsFile::beside(&session.file)))
 }
 
 fn lifetime(args: &Credentials) -> SignedDuration {
-    SignedDuration::from_hours(args.hours.max(1))
+    SignedDuration::from_hours(args.hours)
 }
 
 /// To stdout, into a file, or into the file that the other tools read.

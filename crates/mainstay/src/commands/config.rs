@@ -1,6 +1,6 @@
 //! `config`: the machine configs that would be applied, offline.
 
-use mainstay_engine::derive;
+use mainstay_engine::{SecretsFile, derive};
 use talos_config::Secrets;
 use talos_config::versions::Contract;
 
@@ -17,7 +17,7 @@ pub fn run(session: &Session, args: &Config, output: Output) -> Result<(), Probl
     }
     let secrets = session
         .secrets()?
-        .ok_or_else(|| Problem::plain("the cluster has no secrets yet").help("make the cluster first: mainstay up"))?;
+        .ok_or_else(|| Problem::no_secrets(&SecretsFile::beside(&session.file)))?;
     let contract = Contract::of(&derive::versions(spec, None, None)?.talos).classic();
     let configs = configs(session, &secrets)?;
     for (name, text) in configs

@@ -105,11 +105,12 @@ fn rights_check(session: &Session, missing: &[pve_api::privileges::Grant]) -> Re
             format!("{} has all that this file needs", login.principal()),
         ));
     }
-    let lacks: Vec<String> = missing.iter().map(lack).collect();
+    let lacks = missing.iter().map(lack);
+    let commands = preflight::commands(missing, login.principal());
     Ok(Check::failing(
         "rights",
-        format!("{} lacks {}", login.principal(), lacks.join("; ")),
-        preflight::commands(missing, login.principal()),
+        format!("{} lacks what follows; the commands below grant it", login.principal()),
+        lacks.chain(commands).collect(),
     ))
 }
 
@@ -207,7 +208,11 @@ pub async fn grant(session: &Session, args: &Grant, output: Output) -> Result<()
     for line in &lines {
         output.result(line);
     }
-    output.tell("run these on a Proxmox VE host as root; the second one prints the token's secret once");
+    output.tell(if token.is_some() {
+        "run these on a Proxmox VE host as root; the second one prints the token's secret once"
+    } else {
+        "run these on a Proxmox VE host as root"
+    });
     Ok(())
 }
 

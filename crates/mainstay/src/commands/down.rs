@@ -1,6 +1,6 @@
 //! `down`: everything that mainstay made for this cluster, and nothing else.
 
-use mainstay_engine::{Events, Run, SecretsFile, Wanted, derive};
+use mainstay_engine::{Events, Report, Run, SecretsFile, Wanted, derive};
 use mainstay_plan::{Observed, Plan};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -46,6 +46,9 @@ pub async fn run(session: &Session, args: &Down, output: Output) -> Result<(), P
         output.object(&view::json_report(outcome.as_ref(), began.elapsed(), 0));
     }
     let report = outcome?;
+    if !report.held.is_empty() {
+        return Err(still_there(spec.name.as_str(), &report));
+    }
     if args.forget {
         forget(session)?;
     }
@@ -56,9 +59,21 @@ pub async fn run(session: &Session, args: &Down, output: Output) -> Result<(), P
             format!("{} in {}", view::count(report.done, "step"), view::clock(began.elapsed()))
         };
         output.tell(format!("{} is gone: {steps}.", spec.name));
-        output.tell(left(session, args));
+        left(session, args).iter().for_each(|line| output.tell(line));
     }
     Ok(())
+}
+
+/// What could not be removed now, and why.
+fn still_there(name: &str, report: &Report) -> Problem {
+    let reasons = report.held.iter();
+    let reasons = reasons.map(|held| format!("{} of {}: {}", held.what, held.subject, held.reason));
+    Problem::refused(format!(
+        "{name} is not gone: {} still held",
+        view::count(report.held.len(), "thing")
+    ))
+    .because(reasons.collect())
+    .help("run it again when that has passed")
 }
 
 /// The name must be typed, or given with `--name` next to `--yes`.
@@ -81,18 +96,16 @@ fn approve(plan: &Plan, seen: &Observed, session: &Session, args: &Down, output:
 }
 
 /// What stays, and how it goes too.
-fn left(session: &Session, args: &Down) -> String {
+fn left(session: &Session, args: &Down) -> Vec<String> {
     let mut lines = Vec::new();
     if !args.images {
-        lines.push("kept: the downloaded images (mainstay down --images removes them)".to_owned());
+        lines.push("kept: downloaded images (mainstay down --images removes them)".to_owned());
     }
-    if !args.forget {
-        lines.push(format!(
-            "kept: {} (mainstay down --forget removes it)",
-            SecretsFile::beside(&session.file).display()
-        ));
+    let secrets = SecretsFile::beside(&session.file);
+    if secrets.exists() {
+        lines.push(format!("kept: {} (mainstay down --forget removes it)", secrets.display()));
     }
-    lines.join("\n")
+    lines
 }
 
 fn forget(session: &Session) -> Result<(), Problem> {

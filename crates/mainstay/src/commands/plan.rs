@@ -32,11 +32,9 @@ pub async fn run(session: &Session, args: &Plan, output: Output) -> Result<(), P
         output.object(&view::plan_object(&plan));
     } else {
         output.result(up::plan_text(&plan, &seen, session, output));
-        output.result(if plan.is_settled() {
-            ""
-        } else {
-            "Nothing was changed. To do this: mainstay up"
-        });
+        if !plan.is_settled() {
+            output.result("Nothing was changed. To do this: mainstay up");
+        }
     }
     if args.check && !plan.is_settled() {
         Err(Problem::Said(3))

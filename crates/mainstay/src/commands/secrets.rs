@@ -18,9 +18,7 @@ pub fn run(session: &Session, args: &args::Secrets, output: Output) -> Result<()
 fn show(session: &Session, output: Output) -> Result<(), Problem> {
     let file = session.secrets_file()?;
     let Some(secrets) = file.load()? else {
-        return Err(Problem::plain("the cluster has no secrets yet")
-            .why(format!("{} is not there", file.path().display()))
-            .help("`mainstay up` makes them, `mainstay secrets import` takes them over"));
+        return Err(Problem::no_secrets(file.path()));
     };
     let recipients = file.recipients()?;
     if output.json {
@@ -62,11 +60,7 @@ fn import(session: &Session, from: &std::path::Path, output: Output) -> Result<(
         String::from_utf8(content).map_err(|_| Problem::usage(format!("{} is no text", from.display())))?
     };
     let bad = |error: talos_config::BundleError| {
-        let mut problem = Problem::usage(format!("{} does not hold a cluster's secrets", from.display()));
-        for line in &error.problems {
-            problem = problem.help(line.clone());
-        }
-        problem
+        Problem::usage(format!("{} does not hold a cluster's secrets", from.display())).because(error.problems)
     };
     let secrets = Secrets::from_talosctl_yaml(&text).map_err(bad)?;
     secrets.validate().map_err(bad)?;

@@ -18,7 +18,7 @@ pub async fn run(file: &Path, args: &Trust, around: Surroundings, output: Output
     let text = match std::fs::read_to_string(file) {
         Ok(text) => Some(text),
         Err(_) if around.endpoint.is_some() => None,
-        Err(error) => return Err(Problem::unreadable(file, &error)),
+        Err(error) => return Err(Problem::no_cluster_file(file, &error)),
     };
     let endpoint = text.as_deref().and_then(endpoint_of).or(around.endpoint).ok_or_else(|| {
         Problem::usage("there is no endpoint to look at").help("set `datacenter.endpoint` in the file, or PROXMOX_VE_ENDPOINT")
@@ -26,9 +26,9 @@ pub async fn run(file: &Path, args: &Trust, around: Surroundings, output: Output
     let target = target_of(&endpoint)?;
     let seen = presented_fingerprint(Arc::new(Tcp), &target, Wall::real(), LOOK).await;
     let seen = seen.map_err(|error| {
-        Problem::plain(format!("{target} shows no certificate"))
-            .why(error.to_string())
-            .caused_by(error)
+        let problem = Problem::plain(format!("{target} shows no certificate"));
+        let remedy = error.remedy();
+        remedy.into_iter().fold(problem.caused_by(error), Problem::help)
     })?;
     if output.json {
         output.object(&serde_json::json!({"v": 1, "type": "trust", "endpoint": endpoint, "fingerprint": seen.to_string()}));

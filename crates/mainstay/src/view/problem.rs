@@ -180,9 +180,8 @@ fn objects(problem: &Problem, file: &str) -> Vec<Value> {
         Problem::Spec(faults) => report::json(&faults.source, &faults.faults),
         Problem::Plain(plain) => {
             let why: Vec<&String> = plain.why.iter().chain(&plain.causes).collect();
-            vec![
-                json!({"v": 1, "type": "error", "kind": plain.kind.as_str(), "summary": plain.what, "why": why, "help": plain.help}),
-            ]
+            let kind = if plain.exit == 2 { "usage" } else { plain.kind.as_str() };
+            vec![json!({"v": 1, "type": "error", "kind": kind, "summary": plain.what, "why": why, "help": plain.help})]
         }
         Problem::Run(error) => run_objects(error, file),
         Problem::Said(_) => Vec::new(),
@@ -208,7 +207,9 @@ fn run_objects(error: &RunError, file: &str) -> Vec<Value> {
         RunError::Leased(lease) => vec![
             json!({"v": 1, "type": "error", "kind": "refused", "summary": format!("{} is at work on this cluster", lease.who), "until": lease.until.to_string()}),
         ],
-        RunError::NotApproved(_) => vec![json!({"v": 1, "type": "error", "kind": "refused", "summary": "not approved"})],
+        RunError::NotApproved(_) => vec![
+            json!({"v": 1, "type": "error", "kind": "refused", "summary": "not approved", "help": ["say --yes where nobody can be asked"]}),
+        ],
         RunError::Stopped { left, .. } => {
             vec![json!({"v": 1, "type": "error", "kind": "interrupted", "summary": "stopped", "left": left})]
         }

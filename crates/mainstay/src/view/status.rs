@@ -164,7 +164,11 @@ fn etcd(observed: &Observed) -> Finding {
             let healthy = members.iter().filter(|member| member.votes() && member.healthy).count();
             let quorum = voters / 2 + 1;
             let verdict = if healthy == voters { Verdict::Ok } else { Verdict::Failing };
-            finding("etcd", verdict, format!("{healthy} of {voters} members, quorum {quorum}"))
+            finding(
+                "etcd",
+                verdict,
+                format!("{healthy} of {}, quorum {quorum}", super::count(voters, "member")),
+            )
         }
     }
 }

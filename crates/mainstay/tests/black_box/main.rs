@@ -1,0 +1,10 @@
+//! The built program as people meet it: arguments in, stdout, stderr and an exit code out. What it said is kept under `golden/`;
+//! `UPDATE_EXPECT=1 cargo test -p mainstay` writes it anew. Nothing here leaves 127.0.0.0/8.
+
+mod credentials;
+mod datacenter;
+mod file;
+mod life;
+mod pages;
+mod secrets;
+mod stage;

@@ -1,0 +1,74 @@
+//! What the program says about itself.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use crate::stage::{Stage, cluster};
+
+#[test]
+fn help_and_version_are_on_stdout() {
+    let stage = Stage::new();
+    stage.run(&["--help"]).golden("help");
+    stage.run(&["down", "--help"]).golden("help-down");
+    let said = stage.run(&["--version"]);
+    assert_eq!(
+        (said.stdout, said.code),
+        (format!("mainstay {}\n", env!("CARGO_PKG_VERSION")), Some(0))
+    );
+}
+
+#[test]
+fn the_schema_is_the_one_of_the_documentation() {
+    let said = Stage::new().run(&["schema"]);
+    assert_eq!(said.code, Some(0));
+    assert_eq!(said.stdout, include_str!("../../../../docs/reference/cluster.schema.json"));
+}
+
+#[test]
+fn completions_know_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let said = Stage::new().run(&["completions", shell]);
+        assert_eq!(said.code, Some(0), "{shell}");
+        for command in ["init", "up", "plan", "down", "status", "doctor", "kubeconfig", "demo", "sim"] {
+            assert!(said.stdout.contains(command), "{shell} does not know {command}");
+        }
+    }
+    Stage::new().run(&["completions", "tcsh"]).golden("completions-unknown-shell");
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_command() {
+    let stage = Stage::new();
+    let said = stage.run(&["man"]);
+    assert!(said.stdout.contains(".TH mainstay 1"), "{}", said.stdout);
+    stage.run(&["man", "--out", "pages"]).golden("man-out");
+    let mut names: Vec<String> = std::fs::read_dir(stage.path("pages"))
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    assert!(
+        names.contains(&"mainstay-up.1".to_owned()) && names.contains(&"mainstay-secrets-import.1".to_owned()),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_program_quietly() {
+    let stage = Stage::new().file("cluster.yaml", cluster());
+    let mut child = stage
+        .command(&["schema"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    drop(child.stdout.take());
+    let mut told = String::new();
+    child
+        .stderr
+        .take()
+        .expect("is piped")
+        .read_to_string(&mut told)
+        .expect("text");
+    assert_eq!((child.wait().expect("ends").code(), told.as_str()), (Some(0), ""));
+}

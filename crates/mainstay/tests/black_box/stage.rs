@@ -1,0 +1,289 @@
+//! A place to run the built binary in: a folder of its own, a clean environment, and goldens of what it said.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use expect_test::expect_file;
+use regex::Regex;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Opens the secrets of these tests, and nothing else in the world.
+pub const AGE_KEY: &str = "AGE-SECRET-KEY-1V6ZKFZS2TL2GRNSM2PFHWPZWSLKAR3PSQGAKMR99P5GRJ3N2E2WSCSFRT4";
+
+/// A token that no datacenter knows.
+pub const TOKEN: &str = "root@pam!mainstay=00000000-0000-4000-8000-0000000000ff";
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_mainstay");
+
+pub struct Stage {
+    folder: TempDir,
+    variables: BTreeMap<String, String>,
+    /// What differs from run to run, and the word that stands for it in a golden.
+    volatile: Vec<(String, &'static str)>,
+}
+
+impl Stage {
+    /// An empty folder, and a home without a key or a token.
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("mainstay-box").tempdir().expect("a folder");
+        let home = folder.path().join("home");
+        std::fs::create_dir(&home).expect("a home");
+        let variables = [
+            ("HOME", home.display().to_string()),
+            ("USER", "ada".into()),
+            ("HOSTNAME", "desk".into()),
+        ];
+        let volatile = vec![(folder.path().display().to_string(), "<DIR>")];
+        Self {
+            variables: variables.map(|(name, value)| (name.to_owned(), value)).into(),
+            folder,
+            volatile,
+        }
+    }
+
+    pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.variables.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub fn without(mut self, name: &str) -> Self {
+        self.variables.remove(name);
+        self
+    }
+
+    pub fn volatile(mut self, text: impl Into<String>, word: &'static str) -> Self {
+        self.volatile.push((text.into(), word));
+        self
+    }
+
+    /// With a file of this text, which may lie in a folder.
+    pub fn file(self, name: &str, text: impl AsRef<[u8]>) -> Self {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().expect("has a folder")).expect("a folder");
+        std::fs::write(path, text).expect("a file");
+        self
+    }
+
+    /// With a token, the age key, and the secrets of a cluster taken over from talosctl.
+    pub fn with_secrets(self) -> Self {
+        let stage = self
+            .with("SOPS_AGE_KEY", AGE_KEY)
+            .file("from-talosctl.yaml", talosctl_secrets());
+        let said = stage.run(&["secrets", "import", "from-talosctl.yaml"]);
+        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        stage
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    pub fn change(&self, name: &str, change: impl FnOnce(String) -> String) {
+        std::fs::write(self.path(name), change(self.read(name))).expect("a file");
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Said {
+        self.finish(arguments, self.command(arguments).output().expect("the program runs"))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "these tests run the built program")]
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(&self.variables)
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn finish(&self, arguments: &[&str], output: Output) -> Said {
+        let steady = |bytes: &[u8]| self.steady(&String::from_utf8_lossy(bytes));
+        Said {
+            line: self.steady(&format!("mainstay {}", arguments.join(" "))),
+            code: output.status.code(),
+            stdout: steady(&output.stdout),
+            stderr: steady(&output.stderr),
+        }
+    }
+
+    /// What stays the same from run to run.
+    pub fn steady(&self, text: &str) -> String {
+        let named = self
+            .volatile
+            .iter()
+            .fold(text.to_owned(), |text, (volatile, word)| text.replace(volatile, word));
+        let patterns = [
+            (r"(?m)^ *\d+:\d\d ", " 0:00 "),
+            (r" in \d+:\d\d\b", " in 0:00"),
+            (r"\(\d+(m \d+)?[ms]\)", "(0s)"),
+            (r#""(t|took)":[0-9.]+"#, r#""$1":0"#),
+            (r"age1[a-z0-9]{58}", "<AGE>"),
+            (r"[A-Za-z0-9+/]{80,}={0,2}", "<BASE64>"),
+            (r"\b20\d\d-\d\d-\d\d(T[0-9:.]+Z)?", "<DATE>"),
+            (r"\b\d+ days", "<N> days"),
+        ];
+        patterns.iter().fold(named, |text, (pattern, with)| {
+            Regex::new(pattern).expect("a pattern").replace_all(&text, *with).into_owned()
+        })
+    }
+}
+
+/// What one run said.
+pub struct Said {
+    line: String,
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Said {
+    /// Compares everything with `golden/NAME.txt`.
+    pub fn golden(&self, name: &str) {
+        self.golden_with(name, str::to_owned);
+    }
+
+    /// Compares with a golden after a change to both outputs.
+    pub fn golden_with(&self, name: &str, change: impl Fn(&str) -> String) {
+        let code = self.code.map_or_else(|| "none".to_owned(), |code| code.to_string());
+        let mut text = format!("$ {}\nexit {code}\n", self.line);
+        for (title, said) in [("stdout", change(&self.stdout)), ("stderr", change(&self.stderr))] {
+            if !said.is_empty() {
+                text.push_str(&format!("--- {title}\n{said}"));
+            }
+        }
+        expect_file![format!("golden/{name}.txt")].assert_eq(&text);
+    }
+
+    pub fn objects(&self) -> Vec<Value> {
+        let read = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        self.stdout.lines().map(read).collect()
+    }
+}
+
+/// The lines of a run in an order of their own: who is first among machines is up to the moment, and so is what is waited for.
+pub fn in_order(text: &str) -> String {
+    let waits = [" 0:00 wait ", " 0:00 retry ", r#""event":"wait""#, r#""event":"retry""#];
+    let lines = text.lines().filter(|line| !waits.iter().any(|wait| line.contains(wait)));
+    let (mut moments, rest): (Vec<&str>, Vec<&str>) =
+        lines.partition(|line| line.starts_with(" 0:00 ") || line.contains(r#""type":"step""#));
+    moments.sort_unstable();
+    let at = rest
+        .iter()
+        .position(|line| line.contains(" is settled") || line.contains(" is gone") || line.contains(r#""type":"report""#))
+        .unwrap_or(rest.len());
+    let lines = rest[..at].iter().chain(&moments).chain(&rest[at..]);
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// A simulated datacenter on loopback, gone when this is dropped.
+pub struct Sim {
+    child: Child,
+    pub endpoint: String,
+    pub token: String,
+    pub fingerprint: String,
+    pub factory: String,
+}
+
+impl Sim {
+    pub fn start() -> Self {
+        Self::serve(&Stage::new(), &[])
+    }
+
+    /// A world of its own, as a file.
+    pub fn of(world: &str) -> Self {
+        let stage = Stage::new().file("world.yaml", world);
+        Self::serve(&stage, &["--world", "world.yaml"])
+    }
+
+    fn serve(stage: &Stage, more: &[&str]) -> Self {
+        let mut arguments = vec!["sim", "--listen", "127.0.0.1:0", "--speed", "400", "--json"];
+        arguments.extend(more);
+        let mut command = stage.command(&arguments);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("the program runs");
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().expect("is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("one line");
+        let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+        let text = |key: &str| said[key].as_str().expect("a text").to_owned();
+        Self {
+            child,
+            endpoint: text("endpoint"),
+            token: text("token"),
+            fingerprint: text("fingerprint"),
+            factory: text("factory"),
+        }
+    }
+
+    /// A stage whose token opens this datacenter.
+    pub fn stage(&self) -> Stage {
+        let port = |url: &str| url.rsplit(':').next().expect("has a port").to_owned();
+        Stage::new()
+            .with("PROXMOX_VE_API_TOKEN", &self.token)
+            .volatile(format!("127.0.0.1:{}", port(&self.endpoint)), "127.0.0.1:<PVE>")
+            .volatile(format!("127.0.0.1:{}", port(&self.factory)), "127.0.0.1:<FACTORY>")
+            .volatile(&self.fingerprint, "<FINGERPRINT>")
+    }
+
+    /// One control plane and one worker on this network of loopback addresses, as a file.
+    pub fn cluster(&self, network: u8) -> String {
+        format!(
+            "name: box\ndatacenter:\n  endpoint: {}\n  fingerprint: \"{}\"\n  storage: {{ images: local, disks: local-lvm }}\n\
+             network:\n  cidr: 127.{network}.0.0/16\n  gateway: 127.{network}.0.1\ntalos:\n  factory: {}\n\
+             pools:\n  control-plane: {{ count: 1, memory: 4GiB, addresses: 127.{network}.0.11+ }}\n  \
+             worker: {{ count: 1, memory: 4GiB, addresses: 127.{network}.0.21+ }}\n",
+            self.endpoint, self.fingerprint, self.factory
+        )
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A cluster file for a Proxmox VE at this address.
+pub fn cluster_at(endpoint: &str) -> String {
+    format!(
+        "name: box\ndatacenter:\n  endpoint: {endpoint}\n  storage: {{ images: local, disks: local-lvm }}\n\
+         network:\n  cidr: 10.7.0.0/24\n  gateway: 10.7.0.1\n\
+         pools:\n  control-plane: {{ count: 1, addresses: 10.7.0.11+ }}\n  worker: {{ count: 2, addresses: 10.7.0.21+ }}\n"
+    )
+}
+
+/// A cluster file that nobody will dial.
+pub fn cluster() -> String {
+    cluster_at("https://pve.lan:8006")
+}
+
+pub fn talosctl_secrets() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../talos-config/tests/data/secrets.yaml");
+    std::fs::read_to_string(path).expect("the secrets that talosctl made")
+}
+
+/// A port where nobody listens.
+pub fn closed_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Who may read a file, as `600`.
+pub fn mode(path: &Path) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(path).expect("a file").permissions().mode();
+    format!("{:o}", mode & 0o777)
+}
