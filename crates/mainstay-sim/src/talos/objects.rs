@@ -295,6 +295,67 @@ pub(crate) fn set_ready(store: &Store, name: &str, flannel: bool, now: &str) {
         );
         Ok(())
     });
+    if ready {
+        settle_pods(store, name, now);
+    }
+}
+
+/// What the controllers make of a node that can take pods: one of each DaemonSet there, and two of CoreDNS on the first such node.
+fn settle_pods(store: &Store, name: &str, now: &str) {
+    let nodes = store.list(&kinds::NODES, None).1;
+    let node = nodes.iter().find(|node| node["metadata"]["name"] == name);
+    let Some(address) = node.and_then(|node| node["status"]["addresses"][0]["address"].as_str()?.parse().ok()) else {
+        return;
+    };
+    let place = Place {
+        node: name,
+        address,
+        now,
+    };
+    for set in store.list(&kinds::DAEMON_SETS, Some("kube-system")).1 {
+        let set_name = set["metadata"]["name"].as_str().unwrap_or_default();
+        write_pod(store, &set, "DaemonSet", &format!("{set_name}-{name}"), &place);
+        let count = nodes.len();
+        let status = json!({"currentNumberScheduled": count, "desiredNumberScheduled": count, "numberAvailable": count, "numberMisscheduled": 0, "numberReady": count, "updatedNumberScheduled": count});
+        set_status(store, &Key::new(&kinds::DAEMON_SETS, "kube-system", set_name), &status);
+    }
+    let coredns = Key::new(&kinds::DEPLOYMENTS, "kube-system", "coredns");
+    let Some(deployment) = store.get(&coredns) else {
+        return;
+    };
+    for pod in ["coredns-1", "coredns-2"] {
+        write_pod(store, &deployment, "Deployment", pod, &place);
+    }
+    let status = json!({"availableReplicas": 2, "readyReplicas": 2, "replicas": 2, "updatedReplicas": 2});
+    set_status(store, &coredns, &status);
+}
+
+/// Where and when a pod runs.
+struct Place<'a> {
+    node: &'a str,
+    address: IpAddr,
+    now: &'a str,
+}
+
+fn set_status(store: &Store, key: &Key, status: &Value) {
+    let _ = store.update(key, |object| {
+        object["status"] = status.clone();
+        Ok(())
+    });
+}
+
+/// A running pod of a workload; nothing if it is there.
+fn write_pod(store: &Store, owner: &Value, kind: &str, name: &str, place: &Place<'_>) {
+    let app = owner["metadata"]["name"].as_str().unwrap_or_default();
+    let image = format!("registry.k8s.io/{app}");
+    let reference =
+        json!({"apiVersion": "apps/v1", "kind": kind, "name": app, "uid": owner["metadata"]["uid"], "controller": true});
+    let object = json!({
+        "metadata": {"labels": owner["metadata"]["labels"], "ownerReferences": [reference]},
+        "spec": {"nodeName": place.node, "containers": [{"name": app, "image": image}]},
+        "status": pod_status(app, &image, place.address, Health::Ready, place.now),
+    });
+    create(store, &Key::new(&kinds::PODS, "kube-system", name), object, place.now);
 }
 
 /// The node controller's verdict on a silent kubelet; nothing if the machine has booted again since.
@@ -352,4 +413,32 @@ pub(crate) fn write_mirror_pod(store: &Store, component: &Component, node: &str,
         pod["spec"]["containers"][0]["image"] = json!(image);
         Ok(())
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ready_node_has_a_pod_of_each_daemon_set_and_the_first_has_coredns() {
+        let (store, now) = (Store::new(), "2026-01-01T00:00:00Z");
+        let system = |kind, name: &str| Key::new(kind, "kube-system", name);
+        create(&store, &system(&kinds::DAEMON_SETS, "kube-proxy"), json!({}), now);
+        create(&store, &system(&kinds::DEPLOYMENTS, "coredns"), json!({}), now);
+        for (name, address) in [("one", "10.0.0.1"), ("two", "10.0.0.2")] {
+            let node = json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+            create(&store, &Key::new(&kinds::NODES, "", name), node, now);
+            set_ready(&store, name, true, now);
+        }
+        let node_of = |pod: &str| {
+            store
+                .get(&system(&kinds::PODS, pod))
+                .map(|pod| pod["spec"]["nodeName"].clone())
+        };
+        assert_eq!(node_of("kube-proxy-two"), Some(json!("two")));
+        assert_eq!(node_of("coredns-1"), Some(json!("one")));
+        assert_eq!(node_of("coredns-2"), Some(json!("one")));
+        let proxies = store.get(&system(&kinds::DAEMON_SETS, "kube-proxy")).expect("it was made");
+        assert_eq!(proxies["status"]["numberReady"], 2);
+    }
 }
