@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainstay_plan::{Desired, Held, Kubernetes, Lease, Observed, Plan, StepId, Subject, lint, plan};
 use mainstay_spec::Spec;
 use talos_config::Secrets;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::derive;
@@ -22,7 +24,11 @@ use crate::site::Site;
 const ROUNDS_WITHOUT_PROGRESS: u32 = 3;
 /// Beyond all reason: a plan that never empties is a bug of ours.
 const ROUNDS_MAX: u32 = 100;
-const PAUSE_AFTER_FAILURE: std::time::Duration = std::time::Duration::from_secs(5);
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// How long the same reasons may hold up everything that is left, where they may pass by themselves: a task of a run that was killed, a
+/// host whose status is stale. Proxmox VE renews what it tells every ten seconds.
+const HELD_PATIENCE: Duration = Duration::from_secs(120);
+const PAUSE_WHILE_HELD: Duration = Duration::from_secs(4);
 
 /// What is wanted of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,6 +136,7 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
     let mut done = 0;
     let mut fruitless = 0;
     let mut approved: Option<BTreeSet<String>> = None;
+    let mut patience = Patience::default();
     for round in 1..=ROUNDS_MAX {
         run.events.tell(Event::Observing { round });
         let (plan, _, observed) = look_and_plan(run).await?;
@@ -137,8 +144,19 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
         if !plan.refusals.is_empty() {
             return Err(RunError::Refused(plan));
         }
+        if plan.is_settled() && patience.is_left(&plan, &run.events) {
+            let pause = tokio::time::sleep(run.site.jitter(PAUSE_WHILE_HELD));
+            if run.stop.run_until_cancelled(pause).await.is_none() {
+                let left = plan.held.len();
+                return Err(RunError::Stopped { done, left });
+            }
+            continue;
+        }
         if plan.is_settled() {
-            run.site.journal.clear();
+            // What is held may have begun; the journal may be all that still knows.
+            if plan.held.is_empty() {
+                run.site.journal.clear();
+            }
             return Ok(Report {
                 rounds: round,
                 done,
@@ -182,6 +200,30 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
         }
     }
     Err(RunError::NotSettled { rounds: ROUNDS_MAX })
+}
+
+/// What holds everything up, and since when.
+#[derive(Default)]
+struct Patience {
+    held: Vec<Held>,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    /// Whether another look is worth its while: something held may pass, and the reasons have not been the same for too long.
+    fn is_left(&mut self, plan: &Plan, events: &Events) -> bool {
+        let mut passing = plan.held.iter().filter(|held| held.passes).peekable();
+        if passing.peek().is_none() {
+            return false;
+        }
+        if self.held != plan.held {
+            for held in passing {
+                events.note(format!("waiting: {} of {}: {}", held.what, held.subject, held.reason));
+            }
+            (self.held, self.since) = (plan.held.clone(), None);
+        }
+        self.since.get_or_insert_with(Instant::now).elapsed() < HELD_PATIENCE
+    }
 }
 
 fn removal(step: &mainstay_plan::Step) -> String {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::cluster::Course;
 use crate::observed::{ImageFile, Observed, Seen, StorageAt};
-use crate::plan::Draft;
+use crate::plan::{Draft, Hold};
 use crate::step::{Action, ImageSource, StepId, Subject};
 
 /// Images that this plan has looked after already, by storage; a shared one once for all hosts.
@@ -113,7 +113,7 @@ pub(crate) fn delete(observed: &Observed, files: &[String], draft: &mut Draft) {
             draft.hold(
                 Subject::Image(at.clone()),
                 "remove",
-                format!("its images could not be listed: {why}"),
+                Hold::for_now(format!("its images could not be listed: {why}")),
             );
         }
         for file in files.iter().filter(|file| {

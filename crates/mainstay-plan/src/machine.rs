@@ -7,7 +7,7 @@ use crate::desired::Wanted;
 use crate::mark::Mark;
 use crate::observed::{Leftover, Power, Seen};
 use crate::place::{self, Storages};
-use crate::plan::{Adding, Drift};
+use crate::plan::{Adding, Drift, Hold};
 use crate::shape::{self, Change, Difference, SYSTEM_SERIAL};
 use crate::step::{Action, Claim, Fill, ImageSource, Impact, Remark, StepId, Subject, VmRef};
 use crate::survey::{Machine, Owned, SYSTEM_SLOT};
@@ -19,7 +19,10 @@ impl<'a> Course<'_, 'a> {
     pub fn bring(&mut self, wanted: &'a Wanted) -> Brought {
         match self.survey.machine(wanted.name(), wanted.machine.vmid) {
             Machine::Absent => self.create(wanted),
-            Machine::Unknown(why) => self.hold(wanted, "machine", format!("VM {}: {why}", wanted.machine.vmid)),
+            Machine::Unknown(why) => {
+                let reason = format!("VM {}: {why}", wanted.machine.vmid);
+                self.hold(wanted, "machine", Hold::for_now(reason))
+            }
             Machine::There(owned) => {
                 let owned = owned.clone();
                 self.go_on(wanted, &owned)
@@ -27,8 +30,8 @@ impl<'a> Course<'_, 'a> {
         }
     }
 
-    pub fn hold(&mut self, wanted: &Wanted, what: &'static str, reason: String) -> Brought {
-        self.draft.hold(subject(wanted), what, reason);
+    pub fn hold(&mut self, wanted: &Wanted, what: &'static str, hold: impl Into<Hold>) -> Brought {
+        self.draft.hold(subject(wanted), what, hold);
         Brought::Held
     }
 
@@ -46,7 +49,7 @@ impl<'a> Course<'_, 'a> {
                 "whether volumes of VM {} are left over could not be seen: {why}",
                 wanted.machine.vmid
             );
-            return self.hold(wanted, "create", reason);
+            return self.hold(wanted, "create", Hold::for_now(reason));
         }
         let Ok(storages) = self.storages(&host) else {
             return Brought::Held;
@@ -303,7 +306,10 @@ impl<'a> Course<'_, 'a> {
         let leftovers: Vec<Leftover> = match &self.survey.observed.leftovers {
             Seen::Yes(all) => all.iter().filter(|left| left.vmid == owned.vm.vmid).cloned().collect(),
             Seen::No => Vec::new(),
-            Seen::Unknown(why) => return self.hold(wanted, "fill", format!("its volumes could not be listed: {why}")),
+            Seen::Unknown(why) => {
+                let reason = format!("its volumes could not be listed: {why}");
+                return self.hold(wanted, "fill", Hold::for_now(reason));
+            }
         };
         let image = match self.image(&owned.vm.host, &storages.images) {
             Ok(image) => image,

@@ -7,7 +7,7 @@ use mainstay_spec::{Hosts, Role};
 
 use crate::desired::{Wanted, Wish};
 use crate::observed::{Host, Observed, Storage, StorageAt};
-use crate::plan::{Draft, Refusal, RefusalKind};
+use crate::plan::{Draft, Hold, Refusal, RefusalKind};
 use crate::shape::{Difference, Grow};
 use crate::step::Subject;
 use crate::survey::{Machine, Owned, Survey};
@@ -409,7 +409,11 @@ fn refuse(homeless: Vec<(&Wanted, Lacks)>, draft: &mut Draft) {
     let mut groups: Vec<(Vec<&Wanted>, Lacks)> = Vec::new();
     for (wanted, lacks) in homeless {
         if !lacks.is_empty() && lacks.iter().all(|(_, lack)| lack.passing) {
-            draft.hold(Subject::Machine(wanted.name().to_owned()), "create", list(&lacks));
+            draft.hold(
+                Subject::Machine(wanted.name().to_owned()),
+                "create",
+                Hold::for_now(list(&lacks)),
+            );
         } else if let Some((machines, _)) = groups.iter_mut().find(|(_, there)| *there == lacks) {
             machines.push(wanted);
         } else {

@@ -92,6 +92,31 @@ pub struct Held {
     /// What is not done: `bootstrap`, `remove`, `create`.
     pub what: &'static str,
     pub reason: String,
+    /// The reason may go by itself, in a moment: worth another look before anybody is told.
+    pub passes: bool,
+}
+
+/// Why something is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hold {
+    reason: String,
+    passes: bool,
+}
+
+impl Hold {
+    /// Something that is under way, or was not seen this time.
+    pub fn for_now(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            passes: true,
+        }
+    }
+}
+
+impl From<String> for Hold {
+    fn from(reason: String) -> Self {
+        Self { reason, passes: false }
+    }
 }
 
 /// Changed by somebody else since it was last applied.
@@ -179,11 +204,13 @@ impl Draft {
         }
     }
 
-    pub fn hold(&mut self, subject: Subject, what: &'static str, reason: impl Into<String>) {
+    pub fn hold(&mut self, subject: Subject, what: &'static str, hold: impl Into<Hold>) {
+        let Hold { reason, passes } = hold.into();
         let held = Held {
             subject,
             what,
-            reason: reason.into(),
+            reason,
+            passes,
         };
         if !self.plan.held.contains(&held) {
             self.plan.held.push(held);

@@ -11,7 +11,7 @@ use crate::image;
 use crate::machine::is_control_plane;
 use crate::mark::{Mark, TAG};
 use crate::observed::{Member, Observed, Power, Seen, Talos};
-use crate::plan::Draft;
+use crate::plan::{Draft, Hold};
 use crate::step::{Action, EtcdMember, Impact, LeaveBy, Peer, Remark, StepId, Subject};
 use crate::survey::{Owned, Survey};
 use crate::talos::Etcd;
@@ -22,7 +22,7 @@ pub(crate) fn everything(survey: &Survey<'_>, images: &[String], draft: &mut Dra
         let known = survey.desired.vmids.get(vmid);
         if known.is_some() || survey.desired.vmids.is_empty() {
             let subject = known.map_or_else(|| format!("vm {vmid}"), |claimant| claimant.machine.clone());
-            draft.hold(Subject::Machine(subject), "remove", why.clone());
+            draft.hold(Subject::Machine(subject), "remove", Hold::for_now(why.clone()));
         }
     }
     for (name, owned) in &survey.ours {
@@ -364,15 +364,14 @@ fn repair(survey: &Survey<'_>, name: &str, owned: &Owned<'_>, draft: &mut Draft)
 }
 
 /// Why a VM of ours cannot be removed, whatever the cluster says.
-fn unremovable(survey: &Survey<'_>, owned: &Owned<'_>) -> Option<String> {
-    if let Some(reason) = no_quorum(survey.observed) {
-        return Some(reason);
+fn unremovable(survey: &Survey<'_>, owned: &Owned<'_>) -> Option<Hold> {
+    if let Some(hold) = no_quorum(survey.observed) {
+        return Some(hold);
     }
     if owned.config.protection {
         let vmid = owned.vm.vmid;
-        return Some(format!(
-            "it is protected in PVE, which mainstay respects; to lift it: qm set {vmid} --protection 0"
-        ));
+        let reason = format!("it is protected in PVE, which mainstay respects; to lift it: qm set {vmid} --protection 0");
+        return Some(reason.into());
     }
     if owned.vm.template {
         return None;
@@ -381,11 +380,11 @@ fn unremovable(survey: &Survey<'_>, owned: &Owned<'_>) -> Option<String> {
 }
 
 /// Without quorum PVE destroys the disks, then fails and keeps the config: the worst of both.
-fn no_quorum(observed: &Observed) -> Option<String> {
+fn no_quorum(observed: &Observed) -> Option<Hold> {
     match &observed.quorate {
         Seen::Yes(true) => None,
-        Seen::Yes(false) | Seen::No => Some("PVE has no quorum".to_owned()),
-        Seen::Unknown(why) => Some(format!("whether PVE has quorum is unknown: {why}")),
+        Seen::Yes(false) | Seen::No => Some("PVE has no quorum".to_owned().into()),
+        Seen::Unknown(why) => Some(Hold::for_now(format!("whether PVE has quorum is unknown: {why}"))),
     }
 }
 

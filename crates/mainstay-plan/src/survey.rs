@@ -8,6 +8,7 @@ use mainstay_spec::Role;
 use crate::desired::{Desired, Wanted};
 use crate::mark::{Mark, Ownership, Proof, TAG, ownership};
 use crate::observed::{Observed, Power, Talos, Vm, VmConfig};
+use crate::plan::Hold;
 use crate::step::VmRef;
 
 /// The world as this cluster sees it.
@@ -134,24 +135,23 @@ impl Owned<'_> {
     }
 
     /// Why nothing may be done to it now.
-    pub fn blocked(&self, observed: &Observed) -> Option<String> {
+    pub fn blocked(&self, observed: &Observed) -> Option<Hold> {
         let vmid = self.vm.vmid.to_string();
         if let Power::Unknown(why) = &self.vm.power {
-            return Some(why.clone());
+            return Some(Hold::for_now(why.clone()));
         }
         if observed.hosts.get(&self.vm.host).is_some_and(|host| !host.online) {
-            return Some(format!("host {} is offline", self.vm.host));
+            return Some(format!("host {} is offline", self.vm.host).into());
         }
         if let Some(task) = observed.tasks.iter().find(|task| task.subject == vmid) {
-            return Some(format!("its PVE task {} still runs", task.kind));
+            return Some(Hold::for_now(format!("its PVE task {} still runs", task.kind)));
         }
         if let Some(lock) = &self.config.lock {
-            return Some(format!(
-                "PVE holds the lock `{lock}`; if no task runs, root can remove it: qm unlock {vmid}"
-            ));
+            let reason = format!("PVE holds the lock `{lock}`; if no task runs, root can remove it: qm unlock {vmid}");
+            return Some(Hold::for_now(reason));
         }
         if self.vm.template {
-            return Some("it was turned into a template, which cannot run".to_owned());
+            return Some("it was turned into a template, which cannot run".to_owned().into());
         }
         None
     }

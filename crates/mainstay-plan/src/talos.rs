@@ -11,6 +11,7 @@ use crate::desired::Wanted;
 use crate::gate;
 use crate::machine::is_control_plane;
 use crate::observed::{EtcdState, Member, Running, Seen, Talos};
+use crate::plan::Hold;
 use crate::step::{Action, Apply, Impact, NodeState, Peer, StepId, Subject, VmRef};
 use crate::survey::{Machine, Owned};
 
@@ -115,7 +116,11 @@ impl<'a> Course<'_, 'a> {
                     joins: false,
                 };
             }
-            Some(Talos::Silent(why)) => format!("its node is well but its Talos API does not answer: {why}"),
+            Some(Talos::Silent(why)) => {
+                let reason = format!("its node is well but its Talos API does not answer: {why}");
+                self.hold(wanted, "configure", Hold::for_now(reason));
+                return Node::Held;
+            }
             None => "its Talos API was not asked".to_owned(),
             Some(Talos::Running(_)) => format!("another machine of this cluster answers on {}", wanted.address()),
             Some(Talos::Maintenance { .. }) => format!("who waits for a config on {} could not be proved", wanted.address()),
@@ -220,7 +225,11 @@ impl<'a> Course<'_, 'a> {
             Seen::Yes(config) => config,
             Seen::No => return,
             Seen::Unknown(why) => {
-                self.hold(wanted, "configure", format!("its config could not be read: {why}"));
+                self.hold(
+                    wanted,
+                    "configure",
+                    Hold::for_now(format!("its config could not be read: {why}")),
+                );
                 return;
             }
         };
