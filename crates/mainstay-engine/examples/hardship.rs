@@ -1,5 +1,7 @@
 //! Bad days in bulk: `hardship [--seeds N] [--start S] [--tell]`. Ends with one line: `N seeds, V violations`.
 
+#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+
 #[path = "../tests/days/mod.rs"]
 #[expect(dead_code, reason = "shared with tests that need other parts of it")]
 mod days;
@@ -30,11 +32,7 @@ fn is_good(seed: u64, tell: bool) -> bool {
     let wrong = match catch_unwind(AssertUnwindSafe(|| days::live(seed))) {
         Ok(tale) => {
             if tell {
-                println!(
-                    "{}
-{} calm runs",
-                    tale.text, tale.calm_runs
-                );
+                println!("{}\n{} calm runs", tale.text, tale.calm_runs);
             }
             tale.wrong
         }

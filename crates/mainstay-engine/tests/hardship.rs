@@ -5,8 +5,9 @@ mod days;
 mod stage;
 
 use days::live;
-use days::once::{befalls_once, clean, killed_at_change};
+use days::once::{befalls_once, clean, killed_at_change, on_small_stage};
 use pve_sim::faults::Fault;
+use pve_sim::{Effect, Observer, Seen};
 
 const SEEDS: u64 = 12;
 
@@ -59,5 +60,64 @@ fn a_run_killed_at_any_change_is_finished_by_the_next() {
     assert!(changes >= 8, "{changes}");
     for nth in 1..=changes {
         assert_eq!(killed_at_change(nth), Vec::<String>::new(), "killed at change {nth}");
+    }
+}
+
+/// Invariants that cannot break show nothing: each is broken here, and the watch says so.
+#[test]
+fn the_watch_tells_of_everything_that_must_not_happen() {
+    on_small_stage(async |stage, life| {
+        let watch = &life.watch;
+        let mut told = 0;
+        let mut tells = |what: &str| {
+            let wrong = watch.all_wrong();
+            assert!(wrong.len() > told, "{what} was not told of");
+            told = wrong.len();
+        };
+        let ours = || Effect::VmRemoved { vmid: 2000 };
+        watch.effect("root@pam!mainstay", &Effect::VmConfigured { vmid: 100, keys: vec![] });
+        tells("a change of a stranger's VM");
+        watch.effect("root@pam!mainstay", &Effect::PoolChanged { pool: "theirs".into() });
+        tells("a change of a pool");
+        watch.effect("root@pam!mainstay", &Effect::VmStarted { vmid: 2000 });
+        watch.effect("root@pam!mainstay", &ours());
+        tells("the removal of a living machine by up");
+        let token = stage.world.token().expect("a token");
+        watch.request(&seen(token.split_once('=').expect("a secret").1));
+        tells("a secret in an answer");
+        for _ in 0..days::watch::REQUESTS_PER_MINUTE {
+            watch.request(&seen(""));
+        }
+        tells("too many requests");
+        let lab = stage.world.datacenter().lab();
+        for vmid in [2000, 100] {
+            let config = [("net0".to_owned(), "virtio=BC:24:11:00:00:01,bridge=vmbr0".to_owned())];
+            lab.create_vm(vmid, "pve1", config.into());
+        }
+        watch.look(stage);
+        tells("two VMs with one MAC");
+        watch.nothing_of_ours(stage);
+        tells("a machine that is left after down");
+        let before = watch.all_wrong().len();
+        watch.effect("root@pam", &ours());
+        assert_eq!(
+            watch.all_wrong().len(),
+            before,
+            "what an administrator does is his own affair"
+        );
+    });
+}
+
+fn seen(answer: &str) -> Seen {
+    Seen {
+        host: "pve1".into(),
+        by: None,
+        verb: "GET".into(),
+        path: "/version".into(),
+        template: None,
+        params: serde_json::Value::Null,
+        status: Some(200),
+        reason: "OK".into(),
+        answer: answer.into(),
     }
 }

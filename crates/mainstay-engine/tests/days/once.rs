@@ -14,7 +14,7 @@ use crate::stage::{Stage, on_stage};
 
 const SEED: u64 = 9;
 
-fn on_small_stage<T: Send>(act: impl AsyncFnOnce(&Stage, Life<'_>) -> T + Send) -> T {
+pub fn on_small_stage<T: Send>(act: impl AsyncFnOnce(&Stage, Life<'_>) -> T + Send) -> T {
     let mut shape = Shape::small();
     let world = std::mem::take(&mut shape.world);
     on_stage(SEED, world, async |stage| act(stage, Life::new(stage, &shape)).await)

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::stage::Stage;
 
 /// More than any run has use for: a loop without a pause shows here.
-const REQUESTS_PER_MINUTE: u64 = 3000;
+pub const REQUESTS_PER_MINUTE: u64 = 3000;
 const SHORTEST_SECRET: usize = 16;
 
 /// Watches every request and every effect, and remembers what was wrong.
