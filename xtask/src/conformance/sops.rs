@@ -103,7 +103,7 @@ impl Programs<'_> {
         self.seal("decrypt", &self.key.display().to_string(), file)
     }
 
-    /// What a text means, by the real program: we keep values and comments, not the style of quotes.
+    /// What a text means, by the real program: we keep values, not the style of quotes.
     fn values(&self, text: &str, recipient: &str) -> Result<Value> {
         std::fs::write(self.folder.join("text.yaml"), text)?;
         let sealed = self.sops(&["--encrypt", "--age", recipient], "text.yaml")?;

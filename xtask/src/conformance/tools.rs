@@ -121,7 +121,7 @@ pub fn built(args: &[&str]) -> Result<PathBuf> {
     let messages = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let program = messages
         .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .last();
+        .next_back();
     program.with_context(|| format!("cargo build {} made no program", args.join(" ")))
 }
 
