@@ -36,6 +36,11 @@ pub fn brew(stage: &Stage, field: &Field, rng: &mut impl Rng) -> String {
         told.push(format!("{} {:.2} {:?}", rule.call, rule.chance, rule.then));
         stage.world.datacenter().faults().add(rule);
     }
+    if rng.random_bool(0.4) {
+        let rule = worker(rng);
+        told.push(format!("{} {:.2} {:?}", rule.call, rule.chance, rule.then));
+        stage.world.datacenter().faults().add(rule);
+    }
     if rng.random_bool(0.3) {
         told.push("our disk is full".into());
         stage.disk.set_full(true);
@@ -131,6 +136,29 @@ fn rule(rng: &mut impl Rng) -> Rule {
         } else {
             rng.random_range(0.005..0.08)
         },
+        then,
+    }
+}
+
+/// A worker that fails. Those whose end leaves nothing half done are also killed; what a killed creation leaves only root can unlock.
+fn worker(rng: &mut impl Rng) -> Rule {
+    let kinds = ["qmcreate", "qmconfig", "qmstart", "download", "qmdestroy"];
+    let kind = kinds[rng.random_range(0..kinds.len())];
+    let seconds = rng.random_range(0.0..5.0);
+    let then = if ["qmstart", "download"].contains(&kind) && rng.random_bool(0.5) {
+        Fault::KillTask { seconds }
+    } else {
+        Fault::FailTask {
+            seconds,
+            error: "unable to open file - Input/output error".into(),
+        }
+    };
+    Rule {
+        call: format!("task {kind}"),
+        path: None,
+        from: 1,
+        times: None,
+        chance: rng.random_range(0.1..0.9),
         then,
     }
 }
