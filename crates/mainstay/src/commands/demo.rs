@@ -2,6 +2,8 @@
 //!
 //! The simulated world runs at full speed in a thread of its own; what is paced is the view of it.
 
+mod world;
+
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -11,7 +13,7 @@ use mainstay_engine::{
 };
 use mainstay_net::{Entropy, Env, Trust, Wall, simulate};
 use mainstay_plan::Observed;
-use mainstay_sim::{Mode, World, WorldSpec};
+use mainstay_sim::{Mode, World};
 use mainstay_spec::{Distro, Environment, Spec};
 use pve_api::{Client, ClientOptions, Endpoint};
 use talos_api::factory::Factory;
@@ -155,7 +157,8 @@ struct Story {
 impl Story {
     async fn play(self, entropy: Entropy) -> Result<(), Problem> {
         let wall = Wall::at("2026-01-01T08:00:00Z".parse().unwrap_or(jiff::Timestamp::UNIX_EPOCH));
-        let world = World::start(self.world(), Mode::Simulated, wall, entropy.fork("world")).await;
+        let wanted = world::fitting(&self.spec(None)?);
+        let world = World::start(wanted, Mode::Simulated, wall, entropy.fork("world")).await;
         let world = world.map_err(|error| Problem::plain("the simulated world cannot be made").caused_by(error))?;
         if self.faults.is_some() {
             world.net().set_faults(rough());
@@ -165,7 +168,7 @@ impl Story {
             wall,
             entropy: entropy.fork("mainstay"),
         };
-        let spec = self.spec(&world)?;
+        let spec = self.spec(Some(&world))?;
         let secrets = secrets(&env)?;
         let events = self.events();
         let site = site(&world, &env, &spec, &secrets, &events)?;
@@ -198,10 +201,6 @@ impl Story {
         Ok(())
     }
 
-    fn world(&self) -> WorldSpec {
-        WorldSpec::default()
-    }
-
     fn events(&self) -> Events {
         let sender = std::sync::Mutex::new(self.sender.clone());
         Events::new(move |told| {
@@ -212,10 +211,11 @@ impl Story {
     }
 
     /// The file, in front of the simulated datacenter whatever its own says.
-    fn spec(&self, world: &World) -> Result<Spec, Problem> {
+    fn spec(&self, world: Option<&World>) -> Result<Spec, Problem> {
         let folder = self.folder.clone();
         let environment = Environment {
-            endpoint: Some(world.endpoint()),
+            // Before there is a world, any address does: the file may leave it out.
+            endpoint: Some(world.map_or_else(|| "https://pve.lan:8006".to_owned(), World::endpoint)),
         };
         let checked = mainstay_spec::load(&self.text, &self.name, &environment, &|name| {
             std::fs::read(folder.join(name)).ok()
@@ -223,11 +223,11 @@ impl Story {
         .map_err(Problem::Spec)?;
         let mut spec = checked.spec;
         spec.datacenter.jump = None;
-        let Distro::Talos(talos) = &mut spec.distro;
-        talos.factory = world
-            .factory_url()
-            .parse()
-            .map_err(|error| Problem::plain("the simulated factory has no address").caused_by(error))?;
+        if let Some(world) = world {
+            let Distro::Talos(talos) = &mut spec.distro;
+            let url = world.factory_url().parse();
+            talos.factory = url.map_err(|error| Problem::plain("the simulated factory has no address").caused_by(error))?;
+        }
         Ok(spec)
     }
 }

@@ -61,3 +61,23 @@ fn machines_without_their_secrets_are_left_alone() {
         "new secrets were made for a cluster that exists"
     );
 }
+
+#[test]
+fn machines_behind_a_jump_host_are_reached_through_it() {
+    let sim = Sim::start();
+    let text = |key: &str| sim.jump[key].as_str().expect("a text").to_owned();
+    let (address, user) = (text("address"), text("user"));
+    let port = address.rsplit(':').next().expect("has a port");
+    let jump = format!("datacenter:\n  jump: {user}@{address}\n");
+    let stage = sim
+        .stage()
+        .volatile(&address, "127.0.0.1:<JUMP>")
+        .volatile(format!("[127.0.0.1]:{port}"), "[127.0.0.1]:<JUMP>")
+        .file("cluster.yaml", sim.cluster(74).replacen("datacenter:\n", &jump, 1));
+    stage.run(&["plan"]).golden("jump-no-key");
+    let stage = stage.file("home/.ssh/id_ed25519", text("key")).with_secrets();
+    let stage = stage.file("home/.ssh/known_hosts", format!("[127.0.0.1]:{port} {}\n", text("host_key")));
+    assert_eq!(stage.run(&["up", "--yes"]).code, Some(0));
+    stage.run(&["status"]).golden("jump-status");
+    assert_eq!(stage.run(&["down", "--yes", "--name", "box"]).code, Some(0));
+}

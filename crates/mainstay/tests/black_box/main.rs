@@ -3,6 +3,7 @@
 
 mod credentials;
 mod datacenter;
+mod demo;
 mod file;
 mod life;
 mod pages;

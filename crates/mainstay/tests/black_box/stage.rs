@@ -191,6 +191,7 @@ pub struct Sim {
     pub token: String,
     pub fingerprint: String,
     pub factory: String,
+    pub jump: Value,
 }
 
 impl Sim {
@@ -224,6 +225,7 @@ impl Sim {
             token: text("token"),
             fingerprint: text("fingerprint"),
             factory: text("factory"),
+            jump: said["jump"].clone(),
         }
     }
 
