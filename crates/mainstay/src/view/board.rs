@@ -146,7 +146,7 @@ impl Board {
             lines.push((
                 9,
                 Line {
-                    text: format!("  ... and {} more", count(hidden, "line")),
+                    text: format!("  ... and {hidden} more lines"),
                     tone: Tone::Faint,
                 },
             ));
