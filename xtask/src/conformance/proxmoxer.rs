@@ -32,7 +32,9 @@ pub fn check(tools: &Tools) -> Result<Verdict> {
 fn python(tools: &Tools) -> Result<Option<PathBuf>> {
     let home = tools.path("python");
     let python = home.join("bin").join("python");
-    if !python.exists() {
+    // An installation that was interrupted has a Python, but not the package.
+    let whole = || command(&python).args(["-c", "import proxmoxer, requests_toolbelt"]).output();
+    if !whole().is_ok_and(|probe| probe.status.success()) {
         if !is_there("python3") {
             return Ok(None);
         }
