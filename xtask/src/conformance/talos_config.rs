@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::Verdict;
 use super::tools::{Tools, built, call, command, sources, without};
@@ -22,6 +22,7 @@ pub fn check(tools: &Tools) -> Result<Verdict> {
     let emit = built(&["--package", "talos-config", "--example", "emit"])?;
     let emitted = folder.join("emitted");
     call(command(emit).arg(&emitted), LIMIT, &folder)?.good("emit")?;
+    examples(&folder, &emitted)?;
     for release in RELEASES {
         let from = [sources("talos-oracle"), sources("talos-oracle").join(format!("v{release}"))];
         let Some(oracle) = tools.go_build(&format!("oracle-{release}"), &from, &["."])? else {
@@ -35,6 +36,59 @@ pub fn check(tools: &Tools) -> Result<Verdict> {
     };
     read_back(&talosctl, &emitted, &folder)?;
     Ok(Verdict::Passed)
+}
+
+/// The machine configs of every example, as `mainstay config` writes them, beside the others and named by their release.
+fn examples(folder: &Path, emitted: &Path) -> Result<()> {
+    let mainstay = built(&["--package", "mainstay", "--bin", "mainstay"])?;
+    let (copies, home) = (folder.join("examples"), folder.join("home"));
+    std::fs::create_dir_all(home.join(".ssh"))?;
+    std::fs::create_dir_all(&copies)?;
+    // Never used: a file with a jump host wants some key to be there.
+    std::fs::write(home.join(".ssh/id_ed25519"), "no key")?;
+    for entry in std::fs::read_dir(crate::root().join("examples"))? {
+        let path = entry?.path();
+        let name = path
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let file = copies.join(format!("{name}.yaml"));
+        std::fs::copy(&path, &file)?;
+        let run = |arguments: &[&std::ffi::OsStr]| {
+            let mut command = command(&mainstay);
+            command.arg("-f").arg(&file).args(arguments).env("HOME", &home);
+            command.env("SOPS_AGE_KEY_FILE", crate::root().join("crates/sops-file/tests/data/key.txt"));
+            call(&mut command, LIMIT, folder)?
+                .good(&format!("mainstay on {name}"))
+                .map(drop)
+        };
+        run(&[
+            "secrets".as_ref(),
+            "import".as_ref(),
+            emitted.join("secrets.yaml").as_os_str(),
+        ])?;
+        let out = copies.join(&name);
+        run(&["config".as_ref(), "--out".as_ref(), out.as_os_str()])?;
+        for config in std::fs::read_dir(&out)? {
+            let config = config?.path();
+            let text = std::fs::read_to_string(&config)?;
+            let release = text.lines().find_map(|line| {
+                line.trim()
+                    .strip_prefix("image: ")?
+                    .split("-installer/")
+                    .nth(1)?
+                    .split(":v")
+                    .nth(1)
+            });
+            let machine = config
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            let release = release.with_context(|| format!("{machine} of {name} names no installer"))?;
+            std::fs::copy(&config, emitted.join(format!("{release}-example-{name}-{machine}")))?;
+        }
+    }
+    Ok(())
 }
 
 /// How many configs of this release were accepted: all, or an error.
