@@ -113,7 +113,7 @@ impl Default for Timing {
             static_pod_tick: ms(15_000),
             time_sync: ms(500),
             trustd_answer: ms(200),
-            stop_pods: ms(10_000),
+            stop_pods: ms(40_000),
             wipe: ms(2_000),
             kexec: ms(2_000),
             vip_lease: ms(60_000),

@@ -14,7 +14,7 @@ use crate::factory::{Factory, Settings};
 use crate::ground::Ground;
 use crate::path::{CriticalPath, Shape};
 use crate::spec::WorldSpec;
-use crate::talos::{Alarm, Machines, NodeFaults, Site};
+use crate::talos::{Alarm, Machines, NodeFaults, Site, crash_apid};
 
 /// Where a world lives.
 #[derive(Clone, Debug)]
@@ -206,6 +206,11 @@ impl World {
         };
         cluster.raise_alarm(Alarm { member, kind: 1 });
         true
+    }
+
+    /// Kills the process of the machine API at an address; whether there was one. It comes back by itself.
+    pub fn crash_apid(&self, address: IpAddr) -> bool {
+        self.site.node_at(address).is_some_and(|node| crash_apid(&node))
     }
 
     /// How many etcd clusters were ever founded, by all bootstraps together. More than one is more than any cluster survives.

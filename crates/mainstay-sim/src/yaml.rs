@@ -134,7 +134,7 @@ fn literal(text: &str, indent: usize) -> String {
 
 /// A string in the plainest style that still reads back as the same string.
 fn scalar(text: &str) -> String {
-    if text.is_empty() || reads_as_another_type(text) {
+    if text.is_empty() || reads_as_another_type(text) || is_base_60(text) {
         return format!("{}", Value::String(text.to_owned()));
     }
     if reads_as_an_old_type(text) || needs_quotes(text) {
@@ -170,14 +170,25 @@ fn is_date(text: &str) -> bool {
         && (bytes.len() == 10 || matches!(bytes[10], b'T' | b't' | b' '))
 }
 
-/// Words that YAML 1.1 took for booleans, base-60 numbers, or a merge.
+/// Words that YAML 1.1 took for booleans, or a merge.
 fn reads_as_an_old_type(text: &str) -> bool {
-    let lower = text.to_ascii_lowercase();
-    matches!(lower.as_str(), "y" | "n" | "yes" | "no" | "on" | "off" | "<<")
-        || (text.contains(':')
-            && text
-                .split(':')
-                .all(|part| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit())))
+    matches!(
+        text.to_ascii_lowercase().as_str(),
+        "y" | "n" | "yes" | "no" | "on" | "off" | "<<"
+    )
+}
+
+/// `1:30` was a number in YAML 1.1, and so is the hardware address of a loopback link.
+fn is_base_60(text: &str) -> bool {
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut parts = text.split(':');
+    let first = parts.next().is_some_and(digits);
+    let rest: Vec<&str> = parts.collect();
+    first
+        && !rest.is_empty()
+        && rest
+            .iter()
+            .all(|part| digits(part) && part.parse::<u32>().is_ok_and(|part| part < 60))
 }
 
 fn needs_quotes(text: &str) -> bool {

@@ -148,10 +148,11 @@ fn control_planes_forward_and_workers_do_not() {
         assert_eq!(
             seen,
             [
+                row("10.10.0.99", "", false),
                 row("10.10.0.12", "cp-2", true),
                 row("10.10.0.21", "w-1", true),
-                row("10.10.0.99", "", false)
-            ]
+            ],
+            "who could not be asked comes first"
         );
         let port = ask(&[("node", "10.10.0.12:50000")]).await;
         assert_eq!(
@@ -185,6 +186,9 @@ fn control_planes_forward_and_workers_do_not() {
             .await;
         assert_eq!(itself.code, Code::Ok);
         second.off();
+        let void = ask(&[("node", "10.10.0.12")]).await;
+        assert_eq!(void.code, Code::DeadlineExceeded, "who has just gone is still sent to");
+        tokio::time::sleep(Duration::from_secs(60)).await;
         let gone = ask(&[("node", "10.10.0.12")]).await;
         assert_eq!(
             (gone.code, gone.message.as_str()),
@@ -228,6 +232,8 @@ fn watches_begin_with_an_empty_answer_and_tell_what_is_absent() {
         let vm = lab.vm("cp-1", CP);
         vm.on();
         lab.maintenance(CP).await;
+        // Until the API itself has passed its first check.
+        tokio::time::sleep(Duration::from_secs(2)).await;
         let node = lab.insecure(CP);
         let watch = |id: Option<&str>, bootstrap: bool, api_version: i32| {
             let options = cosi::WatchOptions {

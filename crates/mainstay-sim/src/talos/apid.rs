@@ -8,20 +8,26 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::config::Config;
 use super::node::Node;
+use super::services::ServiceState;
 use super::{listen, router, tls};
 use crate::pki::{PkiError, Request};
 
 const PORT: u16 = 50000;
 /// Server certificates live a day and are renewed at half of it.
 const RENEW: Duration = Duration::from_secs(12 * 3600);
+/// How long a port stays closed after its process died.
+const RESTART: Duration = Duration::from_millis(5400);
 
 /// What serves at the moment.
 #[derive(Default)]
 pub(crate) struct Apid {
     serving: Mutex<Option<Serving>>,
+    /// What was served before, and may still have open streams.
+    draining: Mutex<Option<TaskTracker>>,
 }
 
 #[derive(Clone)]
@@ -29,6 +35,7 @@ struct Serving {
     identity: Identity,
     closing: CancellationToken,
     addresses: Arc<Mutex<BTreeMap<IpAddr, CancellationToken>>>,
+    listeners: TaskTracker,
     current: Arc<Mutex<Issued>>,
 }
 
@@ -56,6 +63,7 @@ impl Apid {
             identity,
             closing: node.alive.child_token(),
             addresses: Arc::default(),
+            listeners: TaskTracker::new(),
             current: Arc::new(Mutex::new(issued)),
         };
         *self.serving.lock().expect("plain data") = Some(serving);
@@ -86,7 +94,7 @@ impl Apid {
         };
         let closing = serving.closing.child_token();
         serving.addresses.lock().expect("plain data").insert(address, closing.clone());
-        node.spawn(listen::listen(listener, tls, app, closing));
+        node.spawn(serving.listeners.track_future(listen::listen(listener, tls, app, closing)));
     }
 
     /// The address belongs to somebody else now.
@@ -101,12 +109,60 @@ impl Apid {
     pub fn close(&self) {
         if let Some(serving) = self.serving.lock().expect("plain data").take() {
             serving.closing.cancel();
+            serving.listeners.close();
+            *self.draining.lock().expect("plain data") = Some(serving.listeners);
+        }
+    }
+
+    /// Waits until nobody is connected any more to what was closed last.
+    pub async fn drained(&self) {
+        let draining = self.draining.lock().expect("plain data").clone();
+        if let Some(draining) = draining {
+            draining.wait().await;
         }
     }
 
     pub fn is_serving(&self) -> bool {
         self.serving.lock().expect("plain data").is_some()
     }
+
+    /// Cancelled when this instance of the API stops; `None` while there is none.
+    pub fn closing(&self) -> Option<CancellationToken> {
+        let serving = self.serving.lock().expect("plain data");
+        serving.as_ref().map(|serving| serving.closing.clone())
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        let serving = self.serving.lock().expect("plain data");
+        serving.as_ref().map(|serving| serving.identity.clone())
+    }
+}
+
+/// The process dies: connections break, and after a while a new one serves. Whether there was one.
+pub(crate) fn crash(node: &Arc<Node>) -> bool {
+    let Some(identity) = node.api.identity() else {
+        return false;
+    };
+    node.site.sim.reset(node.addresses());
+    node.api.close();
+    node.set_service(
+        "apid",
+        ServiceState::Waiting,
+        "Error running Containerd(apid), going to restart forever: task \"apid\" failed: exit code 137",
+    );
+    let own = Arc::clone(node);
+    node.spawn(async move {
+        own.pass(RESTART).await;
+        if own.api.serve(&own, identity).await.is_ok() {
+            own.set_service(
+                "apid",
+                ServiceState::Running,
+                "Started task apid (PID 758) for container apid",
+            );
+            own.check_service("apid", None);
+        }
+    });
+    true
 }
 
 fn renew(node: &Node, identity: &Identity, issued: &mut Issued) {

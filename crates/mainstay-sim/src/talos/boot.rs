@@ -17,6 +17,8 @@ pub(crate) async fn run(node: &Arc<Node>) {
         Some(config) => config,
         None => maintenance(node).await,
     };
+    node.task_event("loadConfig", false, "");
+    node.phase_event("config", false, "");
     node.sequence_event("initialize", false, "");
     node.sequence_event("install", true, "");
     node.sequence_event("install", false, "");
@@ -175,7 +177,7 @@ async fn maintenance(node: &Arc<Node>) -> Arc<Config> {
             ServiceState::Running,
             "Started task apid (PID 182) for container apid",
         );
-        node.check_service("apid", None);
+        check_soon(node, "apid");
     }
     node.until(|node| node.config().is_some()).await;
     node.task_event("runningMaintenance", false, "");
@@ -187,8 +189,6 @@ async fn maintenance(node: &Arc<Node>) -> Arc<Config> {
 }
 
 async fn boot(node: &Arc<Node>, config: Arc<Config>) {
-    node.task_event("loadConfig", false, "");
-    node.phase_event("config", false, "");
     node.sequence_event("boot", true, "");
     let phases: [(&str, &[&str]); 6] = [
         ("memorySizeCheck", &["memorySizeCheck"]),
@@ -261,11 +261,12 @@ pub(crate) async fn activate(node: &Arc<Node>, config: &Arc<Config>) {
             node.resources.put(
                 &resources::ETCD_SPEC,
                 "etcd",
-                resources::etcd_spec(&node.hostname(), address, etcd_service::IMAGE),
+                resources::etcd_spec(&node.hostname(), address, &config.etcd_image()),
             );
         }
     }
     node.show_network();
+    node.show_config(config);
 }
 
 fn stable_name(node: &Node, platform: &str) -> String {
@@ -328,13 +329,40 @@ async fn apid(node: Arc<Node>, config: Arc<Config>) {
         trusted(&node, &config).await
     };
     node.pass(node.site.timing.apid_restart).await;
-    if node.api.serve(&node, Identity::Cluster { issuer }).await.is_ok() {
+    let reconfigured = node.is_up("apid");
+    drain(&node).await;
+    if node.api.serve(&node, Identity::Cluster { issuer }).await.is_err() {
+        return;
+    }
+    // Coming from maintenance it is still the same process.
+    if !reconfigured {
+        node.set_service("apid", ServiceState::Waiting, "Waiting for config to be ready");
+        node.set_service("apid", ServiceState::Preparing, "Running pre state");
+        node.set_service("apid", ServiceState::Preparing, "Creating service runner");
         node.set_service(
             "apid",
             ServiceState::Running,
             "Started task apid (PID 236) for container apid",
         );
-        node.check_service("apid", None);
+    }
+    node.check_service("apid", None);
+}
+
+/// The first health check of a service comes a moment after its start.
+fn check_soon(node: &Arc<Node>, id: &'static str) {
+    let own = Arc::clone(node);
+    node.spawn(async move {
+        own.pass(Duration::from_millis(900)).await;
+        own.check_service(id, None);
+    });
+}
+
+/// Streams of the maintenance API keep the port closed until they end; a health check that falls into this time fails.
+async fn drain(node: &Arc<Node>) {
+    const CHECK: Duration = Duration::from_secs(5);
+    if tokio::time::timeout(CHECK, node.api.drained()).await.is_err() {
+        node.check_service("apid", Some("dial tcp 127.0.0.1:50000: connect: connection refused"));
+        node.api.drained().await;
     }
 }
 
@@ -439,6 +467,44 @@ pub(crate) fn show_members(node: &Node) {
             node.resources.remove(&resources::MEMBER, &old.id);
         }
     }
+}
+
+/// Where this node looks for API servers: the config's endpoint, what discovery says, and what Kubernetes itself says.
+pub(crate) fn show_endpoints(node: &Node) {
+    let (Some(config), Some(room)) = (node.config(), node.room()) else {
+        return;
+    };
+    let others = room.control_planes();
+    let endpoint: Vec<String> = config.endpoint_host().into_iter().collect();
+    let seen = |other: &Arc<Node>| other.node_id == node.node_id || config.discovery_enabled();
+    let discovered: Vec<String> = others
+        .iter()
+        .filter(|other| seen(other))
+        .flat_map(|other| other.addresses())
+        .map(|address| address.to_string())
+        .collect();
+    let serving: Vec<String> = others
+        .iter()
+        .filter(|other| other.serves_kubernetes())
+        .filter_map(|other| other.address())
+        .map(|address| address.to_string())
+        .collect();
+    for (id, addresses) in [
+        ("controlplane", &endpoint),
+        ("discovery", &discovered),
+        ("kube-apiserver", &serving),
+    ] {
+        let spec = resources::plain(&serde_json::json!({"addresses": addresses, "hosts": []}));
+        node.resources.put(&resources::ENDPOINT, id, spec);
+    }
+    let local = config.is_control_plane().then(|| "localhost".to_owned());
+    let all = endpoint.into_iter().chain(local).chain(discovered);
+    let list: Vec<serde_json::Value> = all.map(|host| serde_json::json!({"host": host, "port": 6443})).collect();
+    node.resources.put(
+        &resources::KUBEPRISM_ENDPOINTS,
+        "k8s-cluster",
+        resources::plain(&serde_json::json!({"endpoints": list})),
+    );
 }
 
 /// The boot sequence ends when every service is up; a bootstrap ends it too. It does not wait for ever.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use talos_proto::cosi::resource as proto;
 use tokio::sync::watch;
 
-use super::resources::Kind;
+use super::kinds::{Kind, described};
 use crate::yaml;
 
 /// Changes a watch may still read; who falls behind further is cut off.
@@ -57,8 +57,8 @@ impl Resource {
             phase: "running".to_owned(),
             created: Some(stamp(self.created)),
             updated: Some(stamp(self.updated)),
-            finalizers: Vec::new(),
-            labels: BTreeMap::new(),
+            finalizers: self.kind.finalizers(&self.id),
+            labels: self.kind.labels(),
             annotations,
         };
         let spec = proto::Spec {
@@ -110,6 +110,7 @@ pub(crate) struct Resources {
     inner: Mutex<Inner>,
     moved: watch::Sender<u64>,
     wall: Wall,
+    began: Timestamp,
     /// Bookmarks of another boot are refused.
     pub epoch: [u8; 8],
 }
@@ -126,6 +127,7 @@ impl Resources {
         Self {
             inner: Mutex::default(),
             moved: watch::Sender::new(0),
+            began: wall.now(),
             wall,
             epoch,
         }
@@ -145,20 +147,6 @@ impl Resources {
         if !same {
             self.write(kind, id, spec);
         }
-    }
-
-    /// A resource that every node has from its first moment on; nobody watches for it.
-    pub fn seed(&self, kind: &'static Kind, id: &str, spec: &Arc<Spec>) {
-        let now = self.wall.now();
-        let resource = Resource {
-            kind,
-            id: id.to_owned(),
-            version: 1,
-            created: now,
-            updated: now,
-            spec: Arc::clone(spec),
-        };
-        self.lock().entries.insert((kind.name, id.to_owned()), resource);
     }
 
     /// Writes a resource even when nothing changes, as an apply of the same config does.
@@ -213,11 +201,29 @@ impl Resources {
         self.moved.send_replace(inner.position);
     }
 
-    pub fn get(&self, kind: &Kind, id: &str) -> Option<Resource> {
+    /// A resource that every node has from its first moment on, and that never changes.
+    fn given(&self, kind: &'static Kind, id: &str, spec: &Arc<Spec>) -> Resource {
+        Resource {
+            kind,
+            id: id.to_owned(),
+            version: 1,
+            created: self.began,
+            updated: self.began,
+            spec: Arc::clone(spec),
+        }
+    }
+
+    pub fn get(&self, kind: &'static Kind, id: &str) -> Option<Resource> {
+        if let Some(given) = described(kind) {
+            return given.get(id).map(|spec| self.given(kind, id, spec));
+        }
         self.lock().entries.get(&(kind.name, id.to_owned())).cloned()
     }
 
-    pub fn list(&self, kind: &Kind) -> Vec<Resource> {
+    pub fn list(&self, kind: &'static Kind) -> Vec<Resource> {
+        if let Some(given) = described(kind) {
+            return given.iter().map(|(id, spec)| self.given(kind, id, spec)).collect();
+        }
         let inner = self.lock();
         inner
             .entries

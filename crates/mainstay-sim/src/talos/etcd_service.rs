@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::config::Config;
 use super::disk::EtcdData;
 use super::etcd::{EtcdCluster, EtcdError};
 use super::node::{BootstrapRequest, EtcdState, Node};
@@ -10,8 +11,6 @@ use super::resources;
 use super::services::ServiceState;
 use super::snapshot;
 use crate::kube::store::Store;
-
-pub(crate) const IMAGE: &str = "registry.k8s.io/etcd:v3.6.12";
 
 /// From a lost leader until the health check of the service has failed, and back.
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(26);
@@ -49,6 +48,7 @@ async fn prepare(node: &Arc<Node>) {
     node.until(|node| node.is_up("cri") && node.time_is_synced()).await;
     node.set_service("etcd", ServiceState::Preparing, "Running pre state");
     node.pass(node.site.timing.image_pull).await;
+    node.keep_image(Config::etcd_image);
 }
 
 /// What is on disk, or what a bootstrap or a join puts there.
@@ -238,7 +238,7 @@ async fn restart_for_ever(node: &Arc<Node>) {
     node.resources.remove(&resources::ETCD_MEMBER, "local");
     node.announce();
     loop {
-        let why = "Error running Containerd(etcd), going to restart forever: task \"etcd\" failed: exit code 1";
+        let why = "Runner Containerd(etcd) exited without error, going to restart it";
         node.set_service("etcd", ServiceState::Waiting, why);
         node.pass(RESTART).await;
         node.set_service(

@@ -53,6 +53,8 @@ struct Inner {
     ring: VecDeque<Event>,
     position: u64,
     counter: u32,
+    /// The last event that streams are told of, once they are closed.
+    last: Option<u64>,
 }
 
 /// Which of the past events a stream begins with.
@@ -91,8 +93,11 @@ impl Events {
         self.moved.subscribe()
     }
 
-    /// Ends all streams, in good order.
+    /// Ends all streams, in good order: what was published before still reaches them.
     pub fn close(&self) {
+        let mut inner = self.lock();
+        let position = inner.position;
+        inner.last.get_or_insert(position);
         self.closed.cancel();
     }
 
@@ -157,7 +162,10 @@ impl Events {
     pub fn after(&self, position: u64) -> Option<Vec<Event>> {
         let inner = self.lock();
         let oldest = inner.ring.front().map_or(inner.position, |event| event.position - 1);
-        (position >= oldest).then(|| inner.ring.iter().filter(|event| event.position > position).cloned().collect())
+        let last = inner.last.unwrap_or(u64::MAX);
+        let begin = inner.ring.partition_point(|event| event.position <= position);
+        let wanted = inner.ring.range(begin..).take_while(|event| event.position <= last);
+        (position >= oldest).then(|| wanted.cloned().collect())
     }
 }
 

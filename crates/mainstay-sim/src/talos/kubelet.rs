@@ -195,10 +195,15 @@ async fn apply_manifests(node: &Arc<Node>, config: &Config, cluster: &Arc<EtcdCl
         node.pass(node.site.timing.manifests).await;
         objects::apply_manifests(&cluster.store, config, &now());
     }
+    for manifest in objects::manifests(config) {
+        // Listed by name; what is in them is in the cluster.
+        node.resources
+            .put(&resources::MANIFEST, manifest, resources::plain(&json!([])));
+    }
     node.resources.put(
         &resources::MANIFEST_STATUS,
         "manifests",
-        resources::manifest_status(&objects::MANIFESTS),
+        resources::manifest_status(&objects::manifests(config)),
     );
     let cni =
         json!({"cniName": config.cni(), "coreDNSEnabled": true, "proxyEnabled": config.cluster()["proxy"]["disabled"] != true});
@@ -215,7 +220,8 @@ async fn report_static_pods(node: &Arc<Node>, config: &Config) {
         let (Some(address), hostname, image) = (node.address(), node.hostname(), image(pod)) else {
             return;
         };
-        let status = objects::pod_status(pod.name, &image, address, health, &objects::now(node.site.wall));
+        let container = objects::static_container(pod, config, &image);
+        let status = objects::pod_status(&container, address, health, &objects::now(node.site.wall));
         node.show_static_pod(pod.name, &status);
         if let Some((cluster, _)) = node.etcd() {
             objects::write_mirror_pod(&cluster.store, pod, &hostname, &image, &status, &objects::now(node.site.wall));
@@ -241,7 +247,7 @@ async fn report_static_pods(node: &Arc<Node>, config: &Config) {
 /// Reads the own Node while an API server is there.
 async fn follow_node(node: &Arc<Node>) {
     node.resources
-        .put(&resources::KUBEPRISM, "kubeprism", resources::kubeprism(true));
+        .put(&resources::KUBEPRISM, "k8s-loadbalancer", resources::kubeprism(true));
 }
 
 // --- every node ---
@@ -253,6 +259,7 @@ pub(crate) async fn run(node: Arc<Node>) {
     node.until(|node| node.is_up("cri") && node.time_is_synced()).await;
     node.set_service("kubelet", ServiceState::Preparing, "Running pre state");
     node.pass(node.site.timing.image_pull).await;
+    node.keep_image(|config| config.kubelet_image().to_owned());
     start(&node).await;
     register(&node).await;
 }

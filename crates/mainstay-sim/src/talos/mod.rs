@@ -9,6 +9,7 @@ mod disk;
 mod etcd;
 mod etcd_service;
 mod events;
+mod kinds;
 mod kubelet;
 mod listen;
 mod nocloud;
@@ -19,6 +20,7 @@ mod resources;
 mod router;
 mod sequence;
 mod services;
+mod shown;
 mod site;
 mod snapshot;
 mod tls;
@@ -32,6 +34,7 @@ use tokio::task::JoinHandle;
 
 pub use self::site::NodeFaults;
 
+pub(crate) use self::apid::crash as crash_apid;
 pub(crate) use self::etcd::Alarm;
 pub(crate) use self::node::Node;
 pub(crate) use self::site::Site;

@@ -16,6 +16,7 @@ pub(crate) struct Platform {
     pub instance: String,
     pub addresses: Vec<LinkAddress>,
     pub resolvers: Vec<IpAddr>,
+    pub gateway: Option<IpAddr>,
     /// Cards that wait for a DHCP server.
     pub dhcp: Vec<String>,
     /// A machine config in the user data.
@@ -109,6 +110,7 @@ impl Platform {
             Some("dhcp" | "dhcp4") => self.dhcp.push(link.to_owned()),
             Some("static" | "static6") => {
                 let address = subnet["address"].as_str().unwrap_or_default();
+                self.gateway = self.gateway.or_else(|| subnet["gateway"].as_str()?.parse().ok());
                 if let Some(address) = with_mask(address, subnet["netmask"].as_str()) {
                     self.addresses.push(LinkAddress {
                         link: link.to_owned(),
@@ -129,6 +131,7 @@ impl Platform {
             if entry["dhcp4"] == true {
                 self.dhcp.push(link.name.clone());
             }
+            self.gateway = self.gateway.or_else(|| entry["gateway4"].as_str()?.parse().ok());
             let addresses = list(&entry["addresses"]).filter_map(|text| text.as_str()?.parse().ok());
             self.addresses.extend(addresses.map(|address| LinkAddress {
                 link: link.name.clone(),

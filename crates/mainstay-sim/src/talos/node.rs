@@ -6,11 +6,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use ipnet::IpNet;
 use mainstay_net::Entropy;
 use pve_sim::guest::Hardware;
 use rand::Rng;
-use serde_json::{Value, json};
 use talos_proto::machine as proto;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -397,6 +395,14 @@ impl Node {
         self.events.publish("ServiceStateEvent", &event);
     }
 
+    /// An image that a service pulled.
+    pub fn keep_image(&self, name: impl FnOnce(&Config) -> String) {
+        let mut state = self.lock();
+        if let Some(image) = state.config.as_deref().map(name) {
+            state.images.insert(image);
+        }
+    }
+
     pub fn set_stage(&self, stage: Stage) {
         self.lock().stage = stage;
         self.refresh();
@@ -548,178 +554,6 @@ impl Node {
             .filter(|id| services.get(*id).is_none_or(|service| service.state != ServiceState::Running));
         out.extend(down.map(|id| format!("{id} not running")));
         out
-    }
-
-    /// Shows addresses and links as they are now.
-    pub fn show_network(&self) {
-        let (addresses, vips, hostname) = {
-            let state = self.lock();
-            (state.addresses.clone(), state.vips.clone(), state.hostname.clone())
-        };
-        self.resources
-            .put(&resources::LINK, "lo", resources::link("lo", "00:00:00:00:00:00", 1, true));
-        for (index, nic) in (2..).zip(&self.nics) {
-            self.resources
-                .put(&resources::LINK, &nic.name, resources::link(&nic.name, &nic.mac, index, true));
-        }
-        let loopback: IpNet = IpNet::from(IpAddr::from([127, 0, 0, 1]));
-        let mut shown: BTreeMap<String, (IpNet, String)> = BTreeMap::new();
-        shown.insert(
-            "lo/127.0.0.1/8".to_owned(),
-            (IpNet::new(loopback.addr(), 8).unwrap_or(loopback), "lo".to_owned()),
-        );
-        let shared = vips.iter().map(|(vip, link)| LinkAddress {
-            link: link.clone(),
-            address: IpNet::from(*vip),
-        });
-        let own: Vec<LinkAddress> = addresses.into_iter().chain(shared).collect();
-        for address in &own {
-            shown.insert(
-                format!("{}/{}", address.link, address.address),
-                (address.address, address.link.clone()),
-            );
-        }
-        for old in self.resources.list(&resources::ADDRESS) {
-            if !shown.contains_key(&old.id) {
-                self.resources.remove(&resources::ADDRESS, &old.id);
-            }
-        }
-        for (id, (net, link)) in &shown {
-            self.resources.put(
-                &resources::ADDRESS,
-                id,
-                resources::address(*net, link, if link == "lo" { 1 } else { 2 }),
-            );
-        }
-        let nets: Vec<IpNet> = own.iter().map(|address| address.address).collect();
-        for id in [
-            "accumulative",
-            "accumulative-no-k8s",
-            "current",
-            "current-no-k8s",
-            "routed",
-            "routed-no-k8s",
-        ] {
-            self.resources
-                .put(&resources::NODE_ADDRESS, id, resources::node_addresses(&nets));
-        }
-        for id in ["accumulative-only-k8s", "current-only-k8s", "routed-only-k8s"] {
-            self.resources
-                .put(&resources::NODE_ADDRESS, id, resources::node_addresses(&[]));
-        }
-        self.resources.put(
-            &resources::NODE_ADDRESS,
-            "default",
-            resources::node_addresses(&nets[..nets.len().min(1)]),
-        );
-        self.resources
-            .put(&resources::HOSTNAME, "hostname", resources::hostname(&hostname));
-        let there = !nets.is_empty();
-        self.resources.put(
-            &resources::NETWORK_STATUS,
-            "status",
-            resources::network_status(there, there, !hostname.is_empty()),
-        );
-        let event = proto::AddressEvent {
-            hostname,
-            addresses: nets.iter().map(|net| net.addr().to_string()).collect(),
-        };
-        self.events.publish("AddressEvent", &event);
-        self.refresh();
-    }
-
-    /// What the machine is made of, which never changes while it runs.
-    pub fn show_hardware(&self) {
-        let devices = &self.hardware.disks;
-        for (index, disk) in devices.iter().enumerate() {
-            let name = disk::device_name(devices, index);
-            let device = resources::BlockDevice {
-                name: name.clone(),
-                size: disk.size,
-                serial: disk.serial.clone().unwrap_or_default(),
-                virtio: disk.key.starts_with("virtio"),
-                cdrom: false,
-            };
-            self.resources.put(&resources::DISK, &name, resources::disk(&device));
-        }
-        let system = disk::device_name(devices, self.disk.index);
-        self.resources
-            .put(&resources::SYSTEM_DISK, "system-disk", resources::system_disk(&system));
-        self.resources.put(
-            &resources::SYSTEM_INFORMATION,
-            "systeminformation",
-            resources::system_information(&self.hardware.uuid),
-        );
-        let platform = &self.platform;
-        self.resources.put(
-            &resources::PLATFORM,
-            "platformmetadata",
-            resources::platform_metadata(&self.image.platform, &platform.hostname, &platform.instance),
-        );
-        self.resources
-            .put(&resources::SECURITY, "securitystate", resources::security_state());
-        self.resources
-            .put(&resources::IDENTITY, "local", resources::identity(&self.node_id));
-        self.resources
-            .put(&resources::MACHINE_TYPE, "machine-type", resources::machine_type("unknown"));
-        self.resources.put(
-            &resources::UNIQUE_TOKEN,
-            "unique-machine-token",
-            resources::plain(&json!({"token": ""})),
-        );
-        let extensions = self.extensions();
-        for (index, name) in extensions.iter().enumerate() {
-            self.resources.put(
-                &resources::EXTENSION,
-                &index.to_string(),
-                resources::extension(name, "v1.0.0"),
-            );
-        }
-        let schematic = resources::extension("schematic", &self.image.schematic);
-        self.resources
-            .put(&resources::EXTENSION, &extensions.len().to_string(), schematic);
-        for (key, value) in self.disk.read().map(|installed| installed.meta).unwrap_or_default() {
-            self.resources
-                .put(&resources::META_KEY, &format!("{key:#04x}"), resources::meta_key(&value));
-        }
-        let resolvers = if self.platform.resolvers.is_empty() {
-            vec![IpAddr::from([1, 1, 1, 1]), IpAddr::from([8, 8, 8, 8])]
-        } else {
-            self.platform.resolvers.clone()
-        };
-        self.resources
-            .put(&resources::RESOLVERS, "resolvers", resources::resolvers(&resolvers));
-        for (kind, id, spec) in resources::meta_resources() {
-            self.resources.seed(kind, id, spec);
-        }
-    }
-
-    pub fn show_volumes(&self, mounted: bool) {
-        const MIB: u64 = 1024 * 1024;
-        let system = disk::device_name(&self.hardware.disks, self.disk.index);
-        let size = self.hardware.disks.get(self.disk.index).map_or(0, |disk| disk.size);
-        let ephemeral = size.saturating_sub(self.image.virtual_size() + 101 * MIB);
-        let rest = if mounted { "ready" } else { "missing" };
-        for (name, phase, partition, size) in [
-            ("META", "ready", 4, MIB),
-            ("STATE", rest, 5, 100 * MIB),
-            ("EPHEMERAL", rest, 6, ephemeral),
-        ] {
-            self.resources.put(
-                &resources::VOLUME,
-                name,
-                resources::volume(phase, &format!("/dev/{system}{partition}"), size),
-            );
-        }
-    }
-
-    pub fn show_static_pod(&self, name: &str, status: &Value) {
-        self.resources.put(
-            &resources::STATIC_POD_STATUS,
-            &format!("kube-system/{name}-{}", self.hostname()),
-            resources::static_pod_status(status),
-        );
-        self.refresh();
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) const COMPONENTS: [Component; 3] = [
     },
 ];
 
-pub(crate) const MANIFESTS: [&str; 10] = [
+const MANIFESTS: [&str; 10] = [
     "00-kubelet-bootstrapping-token",
     "01-csr-approver-role-binding",
     "01-csr-node-bootstrap",
@@ -44,6 +44,17 @@ pub(crate) const MANIFESTS: [&str; 10] = [
     "11-kube-config-in-cluster",
     "11-talos-node-rbac-template",
 ];
+
+/// The manifests that a config asks for.
+pub(crate) fn manifests(config: &Config) -> Vec<&'static str> {
+    let wanted = |name: &&str| match *name {
+        "05-flannel" => config.uses_flannel(),
+        "10-kube-proxy" => config.cluster()["proxy"]["disabled"] != true,
+        "11-core-dns" | "11-core-dns-svc" => config.cluster()["coreDNS"]["disabled"] != true,
+        _ => true,
+    };
+    MANIFESTS.into_iter().filter(wanted).collect()
+}
 
 const INVENTORY: &str = "talos-bootstrap-manifests-inventory";
 
@@ -116,7 +127,9 @@ pub(crate) fn apply_manifests(store: &Store, config: &Config, now: &str) {
 /// `10.244.3.0/24`: the next free part of the pod network.
 fn next_pod_cidr(store: &Store, config: &Config) -> Option<String> {
     let network = config
-        .pod_subnet()
+        .pod_subnets()
+        .first()
+        .copied()
         .unwrap_or_else(|| "10.244.0.0/16".parse().expect("a network"));
     let (_, nodes) = store.list(&kinds::NODES, None);
     let taken: Vec<&str> = nodes.iter().filter_map(|node| node["spec"]["podCIDR"].as_str()).collect();
@@ -197,6 +210,10 @@ impl NodeFacts {
             json!({"node.alpha.kubernetes.io/ttl": "0", "volumes.kubernetes.io/controller-managed-attach-detach": "true"});
         if !owned.is_empty() {
             annotations["talos.dev/owned-labels"] = json!(json!(owned).to_string());
+        }
+        if !taints.is_empty() {
+            let keys: Vec<&Value> = taints.iter().map(|taint: &Value| &taint["key"]).collect();
+            annotations["talos.dev/owned-taints"] = json!(json!(keys).to_string());
         }
         Self {
             labels,
@@ -350,10 +367,16 @@ fn write_pod(store: &Store, owner: &Value, kind: &str, name: &str, place: &Place
     let image = format!("registry.k8s.io/{app}");
     let reference =
         json!({"apiVersion": "apps/v1", "kind": kind, "name": app, "uid": owner["metadata"]["uid"], "controller": true});
+    let container = Container {
+        name: app,
+        image: &image,
+        requests: Value::Null,
+        mounts: Vec::new(),
+    };
     let object = json!({
         "metadata": {"labels": owner["metadata"]["labels"], "ownerReferences": [reference]},
         "spec": {"nodeName": place.node, "containers": [{"name": app, "image": image}]},
-        "status": pod_status(app, &image, place.address, Health::Ready, place.now),
+        "status": pod_status(&container, place.address, Health::Ready, place.now),
     });
     create(store, &Key::new(&kinds::PODS, "kube-system", name), object, place.now);
 }
@@ -375,7 +398,20 @@ pub(crate) enum Health {
     Ready,
 }
 
-pub(crate) fn pod_status(name: &str, image: &str, address: IpAddr, health: Health, now: &str) -> Value {
+/// The one container of a pod.
+pub(crate) struct Container<'a> {
+    pub name: &'a str,
+    pub image: &'a str,
+    /// `{cpu, memory}`, or nothing.
+    pub requests: Value,
+    pub mounts: Vec<Value>,
+}
+
+fn digest(of: &str) -> String {
+    hex::encode(<sha2::Sha256 as sha2::Digest>::digest(of))
+}
+
+pub(crate) fn pod_status(container: &Container<'_>, address: IpAddr, health: Health, now: &str) -> Value {
     let ready = health == Health::Ready;
     let word = if ready { "True" } else { "False" };
     let one =
@@ -387,14 +423,73 @@ pub(crate) fn pod_status(name: &str, image: &str, address: IpAddr, health: Healt
         one("ContainersReady", word),
         one("PodScheduled", "True"),
     ];
-    let container = json!({
-        "image": image, "lastState": {}, "name": name, "ready": ready, "restartCount": if ready { 0 } else { 2 }, "started": ready,
-        "state": if ready { json!({"running": {"startedAt": now}}) } else { json!({"waiting": {"reason": "CrashLoopBackOff"}}) },
+    let mut status = json!({
+        "conditions": conditions, "containerStatuses": [container_status(container, ready, now)], "hostIP": address, "hostIPs": [{"ip": address}],
+        "phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "qosClass": "Burstable", "startTime": now,
     });
-    json!({
-        "conditions": conditions, "containerStatuses": [container], "hostIP": address, "hostIPs": [{"ip": address}], "phase": "Running",
-        "podIP": address, "podIPs": [{"ip": address}], "qosClass": "Burstable", "startTime": now,
-    })
+    if !container.requests.is_null() {
+        status["allocatedResources"] = container.requests.clone();
+        status["resources"] = json!({"requests": container.requests});
+    }
+    sorted(&status)
+}
+
+fn container_status(container: &Container<'_>, ready: bool, now: &str) -> Value {
+    let (name, image) = (container.name, container.image);
+    let repository = image.rsplit_once(':').map_or(image, |(repository, _)| repository);
+    let state = if ready {
+        json!({"running": {"startedAt": now}})
+    } else {
+        json!({"waiting": {"reason": "CrashLoopBackOff"}})
+    };
+    let mut status = json!({
+        "containerID": format!("containerd://{}", digest(&format!("{name} {now}"))), "image": image, "imageID": format!("{repository}@sha256:{}", digest(image)),
+        "lastState": {}, "name": name, "ready": ready, "restartCount": if ready { 0 } else { 2 }, "started": ready, "state": state,
+    });
+    if !container.requests.is_null() {
+        status["allocatedResources"] = container.requests.clone();
+        status["resources"] = json!({"requests": container.requests});
+    }
+    if !container.mounts.is_empty() {
+        status["volumeMounts"] = json!(container.mounts);
+    }
+    sorted(&status)
+}
+
+/// Keys in the order of the alphabet, as the kubelet writes them.
+fn sorted(object: &Value) -> Value {
+    let keys: std::collections::BTreeMap<&String, &Value> = object.as_object().into_iter().flatten().collect();
+    keys.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// What a static pod asks for and mounts.
+pub(crate) fn static_container<'a>(component: &'a Component, config: &Config, image: &'a str) -> Container<'a> {
+    let name = component.name;
+    let (cpu, memory) = match name {
+        "kube-apiserver" => ("200m", "512Mi"),
+        "kube-controller-manager" => ("50m", "256Mi"),
+        _ => ("10m", "64Mi"),
+    };
+    let asked = &config.cluster()[component.section]["resources"]["requests"];
+    let requests = if asked.is_object() {
+        asked.clone()
+    } else {
+        json!({"cpu": cpu, "memory": memory})
+    };
+    let mount = |kind: &str, volume: &str| json!({"mountPath": format!("/system/{kind}/kubernetes/{name}"), "name": volume, "readOnly": true, "recursiveReadOnly": "Disabled"});
+    let mut mounts = vec![mount("secrets", "secrets")];
+    if name != "kube-controller-manager" {
+        mounts.push(mount("config", "config"));
+    }
+    if name == "kube-apiserver" {
+        mounts.push(json!({"mountPath": "/var/log/audit/kube", "name": "audit"}));
+    }
+    Container {
+        name,
+        image,
+        requests,
+        mounts,
+    }
 }
 
 /// The pod that the API server shows for a static pod.

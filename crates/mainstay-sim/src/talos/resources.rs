@@ -1,465 +1,21 @@
-//! The kinds of resources a node shows, and how their specs are written.
+//! How the specs of resources are written.
 
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
 
 use ipnet::IpNet;
 use serde_json::{Value, json};
 use talos_proto::common;
-use talos_proto::cosi::resource::meta;
 use talos_proto::spec as proto;
 
 use super::cosi::Spec;
-
-/// A kind of resource.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
-    pub namespace: &'static str,
-    pub name: &'static str,
-    pub owner: &'static str,
-    display: &'static str,
-    aliases: &'static [&'static str],
-    columns: &'static [(&'static str, &'static str)],
-    /// Only os:admin may read it.
-    pub sensitive: bool,
-}
-
-impl Kind {
-    const fn new(namespace: &'static str, name: &'static str, owner: &'static str, display: &'static str) -> Self {
-        Self {
-            namespace,
-            name,
-            owner,
-            display,
-            aliases: &[],
-            columns: &[],
-            sensitive: false,
-        }
-    }
-
-    const fn aliases(mut self, aliases: &'static [&'static str]) -> Self {
-        self.aliases = aliases;
-        self
-    }
-
-    const fn columns(mut self, columns: &'static [(&'static str, &'static str)]) -> Self {
-        self.columns = columns;
-        self
-    }
-
-    const fn sensitive(mut self) -> Self {
-        self.sensitive = true;
-        self
-    }
-
-    pub fn is_config(&self) -> bool {
-        std::ptr::eq(self, &MACHINE_CONFIG)
-    }
-}
-
-pub(crate) static MACHINE_STATUS: Kind = Kind::new(
-    "runtime",
-    "MachineStatuses.runtime.talos.dev",
-    "runtime.MachineStatusController",
-    "MachineStatus",
-)
-.columns(&[("Stage", "{.stage}"), ("Ready", "{.status.ready}")]);
-pub(crate) static SERVICE: Kind = Kind::new(
-    "runtime",
-    "Services.v1alpha1.talos.dev",
-    "v1alpha1.ServiceController",
-    "Service",
-)
-.aliases(&["svc"])
-.columns(&[
-    ("Running", "{.running}"),
-    ("Healthy", "{.healthy}"),
-    ("Health Unknown", "{.unknown}"),
-]);
-pub(crate) static MACHINE_TYPE: Kind = Kind::new(
-    "config",
-    "MachineTypes.config.talos.dev",
-    "config.MachineTypeController",
-    "MachineType",
-);
-pub(crate) static MACHINE_CONFIG: Kind = Kind::new("config", "MachineConfigs.config.talos.dev", "", "MachineConfig")
-    .aliases(&["mc"])
-    .sensitive();
-pub(crate) static NODENAME: Kind = Kind::new("k8s", "Nodenames.kubernetes.talos.dev", "k8s.NodenameController", "Nodename")
-    .columns(&[("Nodename", "{.nodename}")]);
-pub(crate) static NODE_STATUS: Kind = Kind::new(
-    "k8s",
-    "NodeStatuses.kubernetes.talos.dev",
-    "k8s.NodeStatusController",
-    "NodeStatus",
-)
-.columns(&[("Ready", "{.nodeReady}"), ("Unschedulable", "{.unschedulable}")]);
-pub(crate) static STATIC_POD: Kind = Kind::new(
-    "k8s",
-    "StaticPods.kubernetes.talos.dev",
-    "k8s.ControlPlaneStaticPodController",
-    "StaticPod",
-);
-pub(crate) static STATIC_POD_STATUS: Kind = Kind::new(
-    "k8s",
-    "StaticPodStatuses.kubernetes.talos.dev",
-    "k8s.KubeletStaticPodController",
-    "StaticPodStatus",
-)
-.columns(&[("Ready", "{.conditions[?(@.type==\"Ready\")].status}")]);
-pub(crate) static KUBELET_SPEC: Kind = Kind::new(
-    "k8s",
-    "KubeletSpecs.kubernetes.talos.dev",
-    "k8s.KubeletSpecController",
-    "KubeletSpec",
-)
-.sensitive();
-pub(crate) static API_SERVER_CONFIG: Kind = Kind::new(
-    "controlplane",
-    "APIServerConfigs.kubernetes.talos.dev",
-    "k8s.ControlPlaneAPIServerController",
-    "APIServerConfig",
-)
-.sensitive();
-pub(crate) static MANIFEST_STATUS: Kind = Kind::new(
-    "controlplane",
-    "ManifestStatuses.kubernetes.talos.dev",
-    "k8s.ManifestApplyController",
-    "ManifestStatus",
-);
-pub(crate) static BOOTSTRAP_MANIFESTS: Kind = Kind::new(
-    "controlplane",
-    "BootstrapManifestsConfigs.kubernetes.talos.dev",
-    "k8s.ControlPlaneBootstrapManifestsController",
-    "BootstrapManifestsConfig",
-);
-pub(crate) static ETCD_MEMBER: Kind = Kind::new("etcd", "EtcdMembers.etcd.talos.dev", "etcd.MemberController", "EtcdMember")
-    .columns(&[("Member ID", "{.memberID}")]);
-pub(crate) static ETCD_SPEC: Kind = Kind::new("etcd", "EtcdSpecs.etcd.talos.dev", "etcd.SpecController", "EtcdSpec");
-pub(crate) static MEMBER: Kind =
-    Kind::new("cluster", "Members.cluster.talos.dev", "cluster.MemberController", "Member").columns(&[
-        ("Hostname", "{.hostname}"),
-        ("Machine Type", "{.machineType}"),
-        ("OS", "{.operatingSystem}"),
-        ("Addresses", "{.addresses}"),
-    ]);
-pub(crate) static IDENTITY: Kind = Kind::new(
-    "cluster",
-    "Identities.cluster.talos.dev",
-    "cluster.NodeIdentityController",
-    "Identity",
-)
-.columns(&[("ID", "{.nodeId}")]);
-pub(crate) static INFO: Kind = Kind::new("cluster", "Infos.cluster.talos.dev", "cluster.InfoController", "Info")
-    .columns(&[("Cluster ID", "{.clusterId}"), ("Cluster Name", "{.clusterName}")]);
-pub(crate) static HOSTNAME: Kind = Kind::new(
-    "network",
-    "HostnameStatuses.net.talos.dev",
-    "network.HostnameSpecController",
-    "HostnameStatus",
-)
-.aliases(&["hostname"])
-.columns(&[("Hostname", "{.hostname}"), ("Domainname", "{.domainname}")]);
-pub(crate) static NODE_ADDRESS: Kind = Kind::new(
-    "network",
-    "NodeAddresses.net.talos.dev",
-    "network.NodeAddressController",
-    "NodeAddress",
-)
-.columns(&[("Addresses", "{.addresses}"), ("SortAlgorithm", "{.sortAlgorithm}")]);
-pub(crate) static ADDRESS: Kind = Kind::new(
-    "network",
-    "AddressStatuses.net.talos.dev",
-    "network.AddressStatusController",
-    "AddressStatus",
-)
-.aliases(&["address", "addresses"])
-.columns(&[("Address", "{.address}"), ("Link", "{.linkName}")]);
-pub(crate) static LINK: Kind = Kind::new(
-    "network",
-    "LinkStatuses.net.talos.dev",
-    "network.LinkStatusController",
-    "LinkStatus",
-)
-.aliases(&["link", "links"])
-.columns(&[
-    ("Alias", "{.alias}"),
-    ("Type", "{.type}"),
-    ("Kind", "{.kind}"),
-    ("Hw Addr", "{.hardwareAddr}"),
-    ("Oper State", "{.operationalState}"),
-    ("Link State", "{.linkState}"),
-]);
-pub(crate) static NETWORK_STATUS: Kind = Kind::new(
-    "network",
-    "NetworkStatuses.net.talos.dev",
-    "network.StatusController",
-    "NetworkStatus",
-)
-.aliases(&["netstatus"]);
-pub(crate) static RESOLVERS: Kind = Kind::new(
-    "network",
-    "ResolverStatuses.net.talos.dev",
-    "network.ResolverSpecController",
-    "ResolverStatus",
-)
-.aliases(&["resolvers"])
-.columns(&[("Resolvers", "{.dnsServers}")]);
-pub(crate) static TIME_SERVERS: Kind = Kind::new(
-    "network",
-    "TimeServerStatuses.net.talos.dev",
-    "network.TimeServerSpecController",
-    "TimeServerStatus",
-)
-.aliases(&["timeserver", "timeservers"])
-.columns(&[("Timeservers", "{.timeServers}")]);
-pub(crate) static TIME_STATUS: Kind = Kind::new(
-    "runtime",
-    "TimeStatuses.v1alpha1.talos.dev",
-    "time.SyncController",
-    "TimeStatus",
-)
-.columns(&[("Synced", "{.synced}")]);
-pub(crate) static DISK: Kind = Kind::new("runtime", "Disks.block.talos.dev", "block.DisksController", "Disk").columns(&[
-    ("Size", "{.pretty_size}"),
-    ("Read Only", "{.readonly}"),
-    ("Transport", "{.transport}"),
-    ("Rotational", "{.rotational}"),
-    ("WWID", "{.wwid}"),
-    ("Model", "{.model}"),
-    ("Serial", "{.serial}"),
-]);
-pub(crate) static SYSTEM_DISK: Kind = Kind::new(
-    "runtime",
-    "SystemDisks.block.talos.dev",
-    "block.SystemDiskController",
-    "SystemDisk",
-)
-.columns(&[("Disk", "{.diskID}")]);
-pub(crate) static VOLUME: Kind = Kind::new(
-    "runtime",
-    "VolumeStatuses.block.talos.dev",
-    "block.VolumeManagerController",
-    "VolumeStatus",
-)
-.columns(&[
-    ("Type", "{.type}"),
-    ("Phase", "{.phase}"),
-    ("Location", "{.location}"),
-    ("Size", "{.prettySize}"),
-]);
-pub(crate) static SECURITY: Kind = Kind::new(
-    "runtime",
-    "SecurityStates.talos.dev",
-    "runtime.SecurityStateController",
-    "SecurityState",
-);
-pub(crate) static PLATFORM: Kind = Kind::new(
-    "runtime",
-    "PlatformMetadatas.talos.dev",
-    "network.PlatformConfigApplyController",
-    "PlatformMetadata",
-);
-pub(crate) static SYSTEM_INFORMATION: Kind = Kind::new(
-    "hardware",
-    "SystemInformations.hardware.talos.dev",
-    "hardware.SystemInfoController",
-    "SystemInformation",
-)
-.columns(&[
-    ("Manufacturer", "{.manufacturer}"),
-    ("Model", "{.productName}"),
-    ("Serial", "{.serialNumber}"),
-]);
-pub(crate) static EXTENSION: Kind = Kind::new(
-    "runtime",
-    "ExtensionStatuses.runtime.talos.dev",
-    "runtime.ExtensionStatusController",
-    "ExtensionStatus",
-)
-.aliases(&["extensions"])
-.columns(&[("Name", "{.metadata.name}"), ("Version", "{.metadata.version}")]);
-pub(crate) static DIAGNOSTIC: Kind = Kind::new(
-    "runtime",
-    "Diagnostics.runtime.talos.dev",
-    "runtime.DiagnosticsController",
-    "Diagnostic",
-)
-.columns(&[("Message", "{.message}")]);
-pub(crate) static META_KEY: Kind = Kind::new("runtime", "MetaKeys.runtime.talos.dev", "", "MetaKey").aliases(&["meta"]);
-pub(crate) static KUBEPRISM: Kind = Kind::new(
-    "k8s",
-    "KubePrismStatuses.kubernetes.talos.dev",
-    "k8s.KubePrismController",
-    "KubePrismStatus",
-)
-.columns(&[("Healthy", "{.healthy}")]);
-pub(crate) static OS_ROOT: Kind = Kind::new(
-    "secrets",
-    "OSRootSecrets.secrets.talos.dev",
-    "secrets.RootOSController",
-    "OSRootSecret",
-)
-.sensitive();
-pub(crate) static KUBERNETES_ROOT: Kind = Kind::new(
-    "secrets",
-    "KubernetesRootSecrets.secrets.talos.dev",
-    "secrets.RootKubernetesController",
-    "KubernetesRootSecret",
-)
-.sensitive();
-pub(crate) static UNIQUE_TOKEN: Kind = Kind::new(
-    "runtime",
-    "UniqueMachineTokens.runtime.talos.dev",
-    "runtime.UniqueMachineTokenController",
-    "UniqueMachineToken",
-);
-pub(crate) static MOUNT: Kind = Kind::new(
-    "runtime",
-    "MountStatuses.runtime.talos.dev",
-    "runtime.MountStatusController",
-    "MountStatus",
-)
-.aliases(&["mounts"]);
-pub(crate) static DEFINITION: Kind = Kind::new("meta", "ResourceDefinitions.meta.cosi.dev", "", "ResourceDefinition")
-    .aliases(&["api-resources"])
-    .columns(&[("Aliases", "{.aliases[:]}")]);
-pub(crate) static NAMESPACE: Kind = Kind::new("meta", "Namespaces.meta.cosi.dev", "", "Namespace").aliases(&["ns"]);
-
-pub(crate) static ALL: [&Kind; 41] = [
-    &MACHINE_STATUS,
-    &SERVICE,
-    &MACHINE_TYPE,
-    &MACHINE_CONFIG,
-    &NODENAME,
-    &NODE_STATUS,
-    &STATIC_POD,
-    &STATIC_POD_STATUS,
-    &KUBELET_SPEC,
-    &API_SERVER_CONFIG,
-    &MANIFEST_STATUS,
-    &BOOTSTRAP_MANIFESTS,
-    &ETCD_MEMBER,
-    &ETCD_SPEC,
-    &MEMBER,
-    &IDENTITY,
-    &INFO,
-    &HOSTNAME,
-    &NODE_ADDRESS,
-    &ADDRESS,
-    &LINK,
-    &NETWORK_STATUS,
-    &RESOLVERS,
-    &TIME_SERVERS,
-    &TIME_STATUS,
-    &DISK,
-    &SYSTEM_DISK,
-    &VOLUME,
-    &SECURITY,
-    &PLATFORM,
-    &SYSTEM_INFORMATION,
-    &EXTENSION,
-    &DIAGNOSTIC,
-    &META_KEY,
-    &KUBEPRISM,
-    &OS_ROOT,
-    &KUBERNETES_ROOT,
-    &UNIQUE_TOKEN,
-    &MOUNT,
-    &DEFINITION,
-    &NAMESPACE,
-];
-
-pub(crate) const NAMESPACES: [&str; 11] = [
-    "cluster",
-    "config",
-    "controlplane",
-    "etcd",
-    "files",
-    "hardware",
-    "k8s",
-    "meta",
-    "network",
-    "runtime",
-    "secrets",
-];
-
-pub(crate) fn find(name: &str) -> Option<&'static Kind> {
-    ALL.into_iter().find(|kind| kind.name == name)
-}
-
-/// What describes the resources themselves; the same on every node, hence made once.
-pub(crate) fn meta_resources() -> impl Iterator<Item = (&'static Kind, &'static str, &'static Arc<Spec>)> {
-    static MADE: OnceLock<Vec<(&'static Kind, String, Arc<Spec>)>> = OnceLock::new();
-    let made = MADE.get_or_init(|| {
-        let definitions = ALL
-            .into_iter()
-            .map(definition)
-            .map(|(id, spec)| (&DEFINITION, id, Arc::new(spec)));
-        let namespace = Arc::new(Spec::new(&json!({"description": ""}), &meta::NamespaceSpec::default()));
-        let namespaces = NAMESPACES
-            .into_iter()
-            .map(|name| (&NAMESPACE, name.to_owned(), Arc::clone(&namespace)));
-        definitions.chain(namespaces).collect()
-    });
-    made.iter().map(|(kind, id, spec)| (*kind, id.as_str(), spec))
-}
-
-/// `rd` and `rds` for a ResourceDefinition; a name of one word has none.
-fn initials(display: &str) -> Vec<String> {
-    let short: String = display
-        .chars()
-        .filter(char::is_ascii_uppercase)
-        .map(|letter| letter.to_ascii_lowercase())
-        .collect();
-    match short.len() {
-        ..2 => Vec::new(),
-        _ if short.ends_with('s') => vec![short],
-        _ => vec![short.clone(), format!("{short}s")],
-    }
-}
-
-/// How clients find a kind by a short name.
-fn definition(kind: &Kind) -> (String, Spec) {
-    let id = kind.name.to_ascii_lowercase();
-    let (plural, suffix) = kind.name.split_once('.').unwrap_or((kind.name, ""));
-    let plural = plural.to_ascii_lowercase();
-    let mut aliases: Vec<String> = kind.aliases.iter().map(|alias| (*alias).to_owned()).collect();
-    aliases.push(kind.display.to_ascii_lowercase());
-    aliases.extend(initials(kind.display));
-    aliases.dedup();
-    let mut all = vec![plural.clone()];
-    let parts: Vec<&str> = suffix.split('.').collect();
-    all.extend((1..parts.len()).map(|count| format!("{plural}.{}", parts[..count].join("."))));
-    all.extend(aliases.iter().cloned());
-    let sensitivity = if kind.sensitive { "sensitive" } else { "" };
-    let columns: Vec<Value> = kind
-        .columns
-        .iter()
-        .map(|(name, path)| json!({"name": name, "jsonPath": path}))
-        .collect();
-    let value = json!({
-        "type": kind.name, "displayType": kind.display, "aliases": aliases, "allAliases": all, "printColumns": columns,
-        "defaultNamespace": kind.namespace, "sensitivity": sensitivity,
-    });
-    let columns = kind
-        .columns
-        .iter()
-        .map(|(name, path)| meta::resource_definition_spec::PrintColumn {
-            name: (*name).to_owned(),
-            json_path: (*path).to_owned(),
-        });
-    let message = meta::ResourceDefinitionSpec {
-        resource_type: kind.name.to_owned(),
-        display_type: kind.display.to_owned(),
-        default_namespace: kind.namespace.to_owned(),
-        aliases,
-        all_aliases: all,
-        print_columns: columns.collect(),
-        sensitivity: i32::from(kind.sensitive),
-    };
-    (id, Spec::new(&value, &message))
-}
+pub(crate) use super::kinds::{
+    ADDRESS, BOOTSTRAP_MANIFESTS, DIAGNOSTIC, DISK, ENDPOINT, ETCD_MEMBER, ETCD_SPEC, EXTENSION, HOSTNAME, IDENTITY, INFO,
+    KUBELET_SPEC, KUBEPRISM, KUBEPRISM_ENDPOINTS, Kind, LINK, MACHINE_CONFIG, MACHINE_STATUS, MACHINE_TYPE, MANIFEST,
+    MANIFEST_STATUS, MEMBER, META_KEY, NAMESPACES, NETWORK_STATUS, NODE_ADDRESS, NODE_STATUS, NODENAME, OPERATOR_SPEC, PLATFORM,
+    RESOLVERS, ROUTE, SECURITY, SERVICE, STATIC_POD, STATIC_POD_STATUS, SYSTEM_DISK, SYSTEM_INFORMATION, TIME_SERVERS,
+    TIME_STATUS, UNIQUE_TOKEN, VOLUME, find,
+};
+use super::shown::Directory;
 
 /// By their numbers in the API; installing (2) and upgrading (8) never happen to a disk image of its own version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -957,6 +513,34 @@ pub(crate) fn volume(phase: &str, location: &str, size: u64) -> Spec {
         ..proto::block::VolumeStatusSpec::default()
     };
     Spec::new(&value, &message)
+}
+
+/// A directory that is a volume of its own.
+pub(crate) fn directory_volume(directory: &Directory) -> Spec {
+    let target = directory.id.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
+    let mut mount = json!({"targetPath": target, "selinuxLabel": format!("system_u:object_r:{}:s0", directory.label), "projectQuotaSupport": false, "parentId": directory.parent});
+    if let Some(mode) = directory.mode {
+        mount["fileMode"] = json!(mode);
+    }
+    if directory.relabel {
+        mount["recursiveRelabel"] = json!(true);
+    }
+    let message = proto::block::VolumeStatusSpec {
+        phase: 6,
+        r#type: 3,
+        ..proto::block::VolumeStatusSpec::default()
+    };
+    Spec::new(&json!({"phase": "ready", "type": "directory", "mountSpec": mount}), &message)
+}
+
+pub(crate) fn diagnostic(message: &str, details: &[String]) -> Spec {
+    Spec::new(
+        &json!({"message": message, "details": details}),
+        &proto::runtime::DiagnosticSpec {
+            message: message.to_owned(),
+            details: details.to_vec(),
+        },
+    )
 }
 
 pub(crate) fn security_state() -> Spec {

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -45,6 +46,10 @@ pub(crate) fn router(node: &Arc<Node>, maintenance: bool) -> Router {
 fn refuse(status: &Status) -> Response {
     status.clone().into_http::<Body>()
 }
+
+/// How long nobody answers before an address counts as unreachable.
+const NO_ROUTE: Duration = Duration::from_secs(3);
+const CONNECT: Duration = Duration::from_secs(20);
 
 struct Door {
     node: Arc<Node>,
@@ -119,9 +124,27 @@ impl Door {
     }
 
     async fn forward(&self, name: &str, request: Request, roles: Roles) -> Result<Response, Status> {
-        let other = self.find(name)?;
+        let other = match self.find(name) {
+            Ok(other) => other,
+            Err(status) => return Err(self.after_a_while(name, status).await),
+        };
         let response = answer(&api::routes(&other), request, roles).await?;
         Ok(until_gone(&other, response))
+    }
+
+    /// An address that nobody has is known to be so after a while; one that has just gone takes longer.
+    async fn after_a_while(&self, name: &str, status: Status) -> Status {
+        if !status.message().contains("no route to host") {
+            return status;
+        }
+        if name.parse().is_ok_and(|address| self.node.site.is_remembered(address)) {
+            tokio::time::sleep(CONNECT).await;
+            return Status::unavailable(format!(
+                "connection error: desc = \"transport: Error while dialing: dial tcp {name}:50000: i/o timeout\""
+            ));
+        }
+        tokio::time::sleep(NO_ROUTE).await;
+        status
     }
 
     /// One answer per node, merged into one; a node that fails is a message with its error.
@@ -155,6 +178,8 @@ impl Door {
             let request = Request::from_parts(parts.clone(), Body::from(body.clone()));
             answers.push((name.clone(), self.forward(name, request, roles.clone()).await));
         }
+        // Who could not be asked is told first.
+        answers.sort_by_key(|(_, answer)| answer.is_ok());
         if streams {
             Ok(merge_streams(answers))
         } else {
@@ -233,19 +258,27 @@ fn check_maintenance(path: &str, minor: u64) -> Result<(), Status> {
     }
 }
 
-/// The stream breaks when the node that answers is gone.
+/// The stream breaks when the node that answers is gone, or its API.
 fn until_gone(node: &Arc<Node>, response: Response) -> Response {
-    let alive = node.alive.clone();
+    let gone = node.api.closing().unwrap_or_else(|| node.alive.clone());
     response.map(|body| {
-        let frames = futures::stream::unfold((body, alive), |(mut body, alive)| async move {
+        let frames = futures::stream::unfold(Some((body, gone)), |state| async move {
+            let (mut body, gone) = state?;
             tokio::select! {
                 biased;
-                () = alive.cancelled() => None,
-                frame = body.frame() => frame.map(|frame| (frame, (body, alive))),
+                () = gone.cancelled() => Some((Ok(http_body::Frame::trailers(broken())), None)),
+                frame = body.frame() => frame.map(|frame| (frame, Some((body, gone)))),
             }
         });
         Body::new(http_body_util::StreamBody::new(frames))
     })
+}
+
+fn broken() -> http::HeaderMap {
+    let mut trailers = http::HeaderMap::new();
+    // A header of a valid name and value: this cannot fail.
+    let _ = Status::unavailable("error reading from server: EOF").add_header(&mut trailers);
+    trailers
 }
 
 fn is_stream(path: &str) -> bool {

@@ -26,8 +26,10 @@ pub(crate) struct Order {
     pub sequence: Sequence,
     pub actor: String,
     pub ending: Ending,
-    /// Leave etcd first; a failure then stops the reset.
+    /// Drain the node first, and let its pods end.
     pub graceful: bool,
+    /// Leave etcd first; a failure then stops the reset.
+    pub leaves_etcd: bool,
     pub wipe: Wipe,
     /// Take over whatever runs.
     pub force: bool,
@@ -42,6 +44,7 @@ impl Order {
             actor,
             ending,
             graceful: false,
+            leaves_etcd: false,
             wipe: Wipe::default(),
             force: false,
             abrupt: false,
@@ -54,6 +57,7 @@ impl Order {
             actor,
             ending: Ending::Off,
             graceful: false,
+            leaves_etcd: false,
             wipe: Wipe::default(),
             force: true,
             abrupt,
@@ -100,19 +104,17 @@ fn publish_locked(node: &Node, sequence: Sequence) {
 async fn run(node: Arc<Node>, order: Order) {
     let actor = order.actor.as_str();
     node.sequence_event(order.sequence.word(), true, actor);
-    node.set_stage(order.sequence.stage());
-    node.phase_event("cleanup", true, actor);
-    node.task_event("stopAllPods", true, actor);
-    let has_pods = node.is_registered();
-    if !order.abrupt {
-        node.pass(if has_pods { node.site.timing.stop_pods } else { NO_PODS }).await;
+    if order.graceful {
+        node.phase("drain", &["cordonAndDrainNode"], actor);
     }
-    node.task_event("stopAllPods", false, actor);
-    node.phase_event("cleanup", false, actor);
-    if order.graceful
-        && let Err(why) = leave_etcd(&node)
-    {
-        return fail(&node, &order, &why).await;
+    stop_pods(&node, &order).await;
+    node.phase("dbus", &["stopDBus"], actor);
+    if order.leaves_etcd {
+        node.phase_event("leave", true, actor);
+        if let Err(why) = leave_etcd(&node) {
+            return fail(&node, &order, &why).await;
+        }
+        node.phase_event("leave", false, actor);
     }
     stop_services(&node, actor).await;
     if order.wipe != Wipe::default() {
@@ -131,6 +133,33 @@ async fn run(node: Arc<Node>, order: Order) {
         std::future::pending::<()>().await;
     }
     node.end(order.ending);
+}
+
+/// The kubelet goes first, then its pods, in their own time.
+async fn stop_pods(node: &Arc<Node>, order: &Order) {
+    let actor = order.actor.as_str();
+    let task = if order.graceful { "removeAllPods" } else { "stopAllPods" };
+    node.phase_event("cleanup", true, actor);
+    node.task_event(task, true, actor);
+    node.set_stage(order.sequence.stage());
+    let pods = if order.abrupt || !node.is_registered() {
+        NO_PODS
+    } else {
+        node.site.timing.stop_pods
+    };
+    // A quarter of the time passes with the kubelet's own farewell.
+    node.pass(pods / 4).await;
+    if node.is_up("kubelet") {
+        node.set_service(
+            "kubelet",
+            ServiceState::Stopping,
+            "Sending SIGTERM to task kubelet (PID 351, container kubelet)",
+        );
+        node.set_service("kubelet", ServiceState::Finished, "Service finished successfully");
+    }
+    node.pass(pods * 3 / 4).await;
+    node.task_event(task, false, actor);
+    node.phase_event("cleanup", false, actor);
 }
 
 fn leave_etcd(node: &Arc<Node>) -> Result<(), String> {
@@ -157,8 +186,8 @@ async fn fail(node: &Arc<Node>, order: &Order, why: &str) {
 
 /// The API goes with the services; streams of events end cleanly before.
 async fn stop_services(node: &Arc<Node>, actor: &str) {
-    node.phase_event("stopEverything", true, actor);
     node.events.close();
+    node.phase_event("stopEverything", true, actor);
     node.task_event("stopAllServices", true, actor);
     if let Some((cluster, member)) = node.etcd() {
         node.lock().etcd = EtcdState::Idle;
@@ -173,7 +202,11 @@ async fn stop_services(node: &Arc<Node>, actor: &str) {
     }
     node.lock().apiserver = false;
     for service in ["kubelet", "etcd", "trustd", "cri"] {
-        if node.services.get(service).is_some() {
+        if node
+            .services
+            .get(service)
+            .is_some_and(|own| own.state != ServiceState::Finished)
+        {
             node.set_service(service, ServiceState::Finished, "Service finished successfully");
         }
     }

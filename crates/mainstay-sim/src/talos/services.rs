@@ -177,6 +177,15 @@ impl Services {
         Some(service.clone())
     }
 
+    /// State and message of a service's last event.
+    pub fn last(&self, id: &str) -> (String, String) {
+        let services = self.lock();
+        let event = services.get(id).and_then(|service| service.events.last());
+        event
+            .map(|(_, state, message)| (state.word().to_owned(), message.clone()))
+            .unwrap_or_default()
+    }
+
     pub fn last_message(&self, id: &str) -> String {
         self.lock()
             .get(id)

@@ -23,10 +23,14 @@ pub(crate) struct Site {
     pub timing: Timing,
     rooms: Mutex<BTreeMap<String, Arc<Room>>>,
     nodes: Mutex<BTreeMap<IpAddr, Weak<Node>>>,
+    /// When an address was answered for the last time.
+    departed: Mutex<BTreeMap<IpAddr, tokio::time::Instant>>,
     faults: Mutex<BTreeMap<String, NodeFaults>>,
     serial: AtomicU64,
     founded: AtomicU64,
 }
+
+const REMEMBERED: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Bad days of one machine, by VM name; changed while it runs.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -117,6 +121,7 @@ impl Site {
             timing,
             rooms: Mutex::default(),
             nodes: Mutex::default(),
+            departed: Mutex::default(),
             faults: Mutex::default(),
             serial: AtomicU64::new(0),
             founded: AtomicU64::new(0),
@@ -170,12 +175,24 @@ impl Site {
             }
             !own
         });
-        gone.iter().for_each(|address| self.sim.detach(*address));
+        gone.into_iter().for_each(|address| self.depart(address));
+    }
+
+    fn depart(&self, address: IpAddr) {
+        self.sim.detach(address);
+        let mut departed = self.departed.lock().expect("plain data");
+        departed.insert(address, tokio::time::Instant::now());
+    }
+
+    /// Whether neighbours still believe an address to be there: for a minute they send into the void.
+    pub fn is_remembered(&self, address: IpAddr) -> bool {
+        let departed = self.departed.lock().expect("plain data");
+        departed.get(&address).is_some_and(|at| at.elapsed() < REMEMBERED)
     }
 
     pub fn forget_address(&self, address: IpAddr) {
         self.directory().remove(&address);
-        self.sim.detach(address);
+        self.depart(address);
     }
 
     /// Whether packets pass between two addresses of this world.

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 pub mod raw;
+pub mod reflect;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -158,7 +159,7 @@ impl Lab {
         let uri = format!("http://{address}:50000");
         Endpoint::from_shared(uri)
             .unwrap()
-            .timeout(Duration::from_secs(10))
+            .timeout(Duration::from_secs(30))
             .connect_with_connector_lazy(connector)
     }
 

@@ -40,6 +40,8 @@ fn readable(roles: Option<&Roles>, namespace: &str, name: &str) -> Result<&'stat
 fn bring_up_to_date(node: &Node, kind: &Kind) {
     if std::ptr::eq(kind, &resources::MEMBER) {
         boot::show_members(node);
+    } else if std::ptr::eq(kind, &resources::ENDPOINT) || std::ptr::eq(kind, &resources::KUBEPRISM_ENDPOINTS) {
+        boot::show_endpoints(node);
     }
 }
 
@@ -180,14 +182,10 @@ impl Watch {
         match &self.id {
             Some(id) => {
                 let event = match self.node.resources.get(self.kind, id) {
-                    Some(resource) => Event {
-                        bookmark: Some(self.bookmark(self.position)),
-                        ..created(&resource)
-                    },
+                    Some(resource) => created(&resource),
                     None => Event {
                         resource: Some(tombstone(self.kind, id, now)),
                         event_type: EventType::Destroyed.into(),
-                        bookmark: Some(self.bookmark(self.position)),
                         ..Event::default()
                     },
                 };

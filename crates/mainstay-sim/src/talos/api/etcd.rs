@@ -18,7 +18,6 @@ use crate::talos::{sequence, snapshot};
 const CHUNK: usize = 1024;
 /// How long a member without a leader thinks before it says so.
 const NO_LEADER_AFTER: Duration = Duration::from_millis(1300);
-const VERSION: &str = "3.6.16";
 
 async fn no_leader<T>() -> Result<T, Status> {
     tokio::time::sleep(NO_LEADER_AFTER).await;
@@ -93,7 +92,7 @@ impl Api {
         let member_status = machine::EtcdMemberStatus {
             storage_version: "3.6.0".to_owned(),
             member_id: member,
-            protocol_version: VERSION.to_owned(),
+            protocol_version: self.etcd_version(),
             db_size: size + 24_576,
             db_size_in_use: size,
             leader: status.leader,
@@ -109,6 +108,13 @@ impl Api {
                 member_status: Some(member_status),
             }],
         }))
+    }
+
+    /// `3.6.16`
+    fn etcd_version(&self) -> String {
+        let image = self.0.config().map(|config| config.etcd_image()).unwrap_or_default();
+        let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
+        tag.trim_start_matches('v').to_owned()
     }
 
     pub(super) async fn alarm_list(&self) -> Answer<machine::EtcdAlarmListResponse> {

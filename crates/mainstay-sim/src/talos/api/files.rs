@@ -6,6 +6,16 @@ use tonic::Status;
 use super::{Answer, Api, Stream, stream};
 
 const DIRECTORY: u32 = 0x8000_0000;
+/// What is at the root of a machine's file system.
+const ROOT: [&str; 17] = [
+    ".extra", "bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc", "root", "run", "sbin", "sys", "system", "tmp", "usr",
+    "var",
+];
+
+/// etcd runs as a user of its own.
+fn owner(path: &str) -> u32 {
+    if path.starts_with("/var/lib/etcd") { 60 } else { 0 }
+}
 
 fn data(bytes: impl Into<Vec<u8>>) -> common::Data {
     common::Data {
@@ -21,6 +31,8 @@ impl Api {
             relative_name: relative.to_owned(),
             is_dir: true,
             mode: DIRECTORY | mode,
+            uid: owner(name),
+            gid: owner(name),
             size: 40,
             modified: self.0.booted_at.as_second(),
             ..machine::FileInfo::default()
@@ -34,7 +46,7 @@ impl Api {
         };
         let configured = self.0.config().is_some();
         let below: &[&str] = match root {
-            "/" => &["dev", "etc", "proc", "run", "sys", "system", "tmp", "usr", "var"],
+            "/" => &ROOT,
             "/var" if configured => &["lib", "log", "mnt", "run"],
             "/var/lib" if configured => &["cni", "containerd", "etcd", "kubelet"],
             "/var/lib/etcd" if self.0.is_control_plane() => {
@@ -45,7 +57,7 @@ impl Api {
                 }
             }
             "/var/lib/etcd/member" if self.0.has_etcd_data() => &["snap", "wal"],
-            "/etc" | "/dev" | "/proc" | "/run" | "/sys" | "/system" | "/tmp" | "/usr" => &[],
+            other if other.strip_prefix('/').is_some_and(|name| ROOT.contains(&name)) => &[],
             other => return Err(Status::unknown(format!("lstat {other}: no such file or directory"))),
         };
         let mode = if root.starts_with("/var/lib/etcd") { 0o700 } else { 0o755 };

@@ -40,7 +40,7 @@ const CHECKS: [(&str, Check); 13] = [
     ("apid to be ready", Scope::apid),
     ("all nodes memory sizes", |_| Verdict::Ok),
     ("all nodes disk sizes", |_| Verdict::Ok),
-    ("no diagnostics", |_| Verdict::Ok),
+    ("no diagnostics", Scope::diagnostics),
     ("kubelet to be healthy", |scope| scope.service("kubelet")),
     ("all nodes to finish boot sequence", Scope::booted),
     ("all k8s nodes to report", Scope::nodes_report),
@@ -139,9 +139,11 @@ impl Scope {
 
     fn service(&self, id: &str) -> Verdict {
         for address in &self.control_planes {
-            if !self.node_at(*address).is_some_and(|node| node.is_up(id)) {
+            let node = self.node_at(*address);
+            if !node.as_ref().is_some_and(|node| node.is_up(id)) {
+                let (state, message) = node.map(|node| node.services.last(id)).unwrap_or_default();
                 return Verdict::Wait(format!(
-                    "1 error occurred:\n\t* {address}: service \"{id}\" not in expected state \"Running\": current state [Preparing] Running pre state"
+                    "1 error occurred:\n\t* {address}: service \"{id}\" not in expected state \"Running\": current state [{state}] {message}"
                 ));
             }
         }
@@ -181,6 +183,21 @@ impl Scope {
         } else {
             Verdict::Wait(format!("apid is not ready on {}", missing.join(", ")))
         }
+    }
+
+    fn diagnostics(&self) -> Verdict {
+        for address in self.all() {
+            let found = self.node_at(address).map(|node| node.resources.list(&resources::DIAGNOSTIC));
+            if let Some(first) = found.unwrap_or_default().first() {
+                let spec = crate::yaml::parse(&first.spec.yaml).unwrap_or_default();
+                let message = spec["message"].as_str().unwrap_or_default();
+                return Verdict::Wait(format!(
+                    "active diagnostics: {address}: {message} (https://talos.dev/diagnostic/{})",
+                    first.id
+                ));
+            }
+        }
+        Verdict::Ok
     }
 
     fn booted(&self) -> Verdict {

@@ -215,12 +215,12 @@ impl machine::machine_service_server::MachineService for Api {
         let wipe = wipe_of(&request)?;
         let actor_id = actor(&self.0);
         let ending = if request.reboot { Ending::Reboot } else { Ending::Off };
-        let graceful = request.graceful && self.0.is_control_plane();
         let order = Order {
             sequence: Sequence::Reset,
             actor: actor_id.clone(),
             ending,
-            graceful,
+            graceful: request.graceful,
+            leaves_etcd: request.graceful && self.0.is_control_plane(),
             wipe,
             force: false,
             abrupt: !request.graceful,
@@ -236,15 +236,24 @@ impl machine::machine_service_server::MachineService for Api {
 
     async fn events(&self, request: Request<machine::EventsRequest>) -> Answer<Stream<machine::Event>> {
         let request = request.into_inner();
-        let tail = tail_of(&request, self.0.site.wall.now())?;
         let node = Arc::clone(&self.0);
-        let (position, past) = node.events.begin(&tail);
         let hello = machine::Event {
             metadata: None,
             data: Some(prost_types::Any::default()),
             id: node.events.hello(),
             actor_id: String::new(),
         };
+        // A request that cannot be met is refused behind the greeting.
+        let tail = match tail_of(&request, node.site.wall.now()) {
+            Ok(tail) => tail,
+            Err(refusal) => {
+                return Ok(tonic::Response::new(Box::pin(futures::stream::iter([
+                    Ok(hello),
+                    Err(refusal),
+                ]))));
+            }
+        };
+        let (position, past) = node.events.begin(&tail);
         let wanted = request.with_actor_id;
         let closed = node.events.closed();
         let moved = node.events.watch();
@@ -266,9 +275,12 @@ impl machine::machine_service_server::MachineService for Api {
                         ready.extend(new);
                         continue;
                     }
+                    if closed.is_cancelled() {
+                        return None;
+                    }
                     tokio::select! {
                         biased;
-                        () = closed.cancelled() => return None,
+                        () = closed.cancelled() => {}
                         () = node.alive.cancelled() => return None,
                         changed = moved.changed() => changed.ok()?,
                     }
@@ -308,13 +320,7 @@ impl machine::machine_service_server::MachineService for Api {
     }
 
     async fn memory(&self, _request: Request<()>) -> Answer<machine::MemoryResponse> {
-        let total = self.0.hardware.memory / 1024;
-        let meminfo = machine::MemInfo {
-            memtotal: total,
-            memfree: total / 2,
-            memavailable: total / 2,
-            ..machine::MemInfo::default()
-        };
+        let meminfo = super::stats::memory(self.0.hardware.memory / 1024);
         Ok(tonic::Response::new(machine::MemoryResponse {
             messages: vec![machine::Memory {
                 metadata: None,

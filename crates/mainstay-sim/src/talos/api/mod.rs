@@ -7,6 +7,7 @@ mod files;
 mod health;
 mod images;
 mod machine;
+mod stats;
 mod storage;
 
 use std::sync::Arc;

@@ -116,8 +116,12 @@ impl Config {
             .unwrap_or("flannel")
     }
 
-    pub fn pod_subnet(&self) -> Option<IpNet> {
-        list(&self.cluster()["network"]["podSubnets"]).find_map(|net| net.as_str()?.parse().ok())
+    pub fn pod_subnets(&self) -> Vec<IpNet> {
+        nets(&self.cluster()["network"]["podSubnets"])
+    }
+
+    pub fn service_subnets(&self) -> Vec<IpNet> {
+        nets(&self.cluster()["network"]["serviceSubnets"])
     }
 
     pub fn kubelet_image(&self) -> &str {
@@ -132,6 +136,12 @@ impl Config {
     }
 
     /// `v1.36.4`
+    /// The image of etcd: the config's, or what this Talos brings.
+    pub fn etcd_image(&self) -> String {
+        let own = self.cluster()["etcd"]["image"].as_str();
+        own.unwrap_or("registry.k8s.io/etcd:v3.6.12").to_owned()
+    }
+
     pub fn kubelet_tag(&self) -> String {
         self.kubelet_image()
             .rsplit_once(':')
@@ -290,4 +300,8 @@ fn selects(interface: &Value, nic: &Nic) -> bool {
         Some(mac) => mac.eq_ignore_ascii_case(&nic.mac),
         None => selector["physical"] == true || !selector["driver"].is_null() || !selector["busPath"].is_null(),
     }
+}
+
+fn nets(value: &Value) -> Vec<IpNet> {
+    list(value).filter_map(|net| net.as_str()?.parse().ok()).collect()
 }
