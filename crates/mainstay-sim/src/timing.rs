@@ -67,6 +67,9 @@ pub struct Timing {
     pub stop_pods: Duration,
     #[serde(deserialize_with = "seconds")]
     pub wipe: Duration,
+    /// An installer writes a system to a disk.
+    #[serde(deserialize_with = "seconds")]
+    pub install: Duration,
     #[serde(deserialize_with = "seconds")]
     pub kexec: Duration,
     /// How long the VIP stays with a holder that died.
@@ -115,6 +118,7 @@ impl Default for Timing {
             trustd_answer: ms(200),
             stop_pods: ms(40_000),
             wipe: ms(2_000),
+            install: ms(20_000),
             kexec: ms(2_000),
             vip_lease: ms(60_000),
             boot_timeout: ms(70 * 60 * 1000),

@@ -8,6 +8,10 @@ const MAGIC: &[u8; 4] = b"QFI\xfb";
 const DESCRIPTION_AT: usize = 8 * 1024;
 /// The body is much smaller than a real one (hundreds of MB); what it stands for is in the header.
 const BODY: usize = 64 * 1024;
+/// The volume descriptor of ISO 9660, and a sector behind it that is free.
+const ISO_MAGIC: &[u8] = b"\x01CD001\x01";
+const ISO_MAGIC_AT: usize = 32 * 1024;
+const ISO_DESCRIPTION_AT: usize = 34 * 1024;
 const MIB: u64 = 1024 * 1024;
 
 /// What an image contains.
@@ -51,16 +55,51 @@ impl TalosImage {
         body.freeze()
     }
 
+    /// A boot medium: what is on it runs from memory until it is installed on a disk.
+    pub fn to_iso(&self) -> Bytes {
+        let mut body = BytesMut::with_capacity(BODY);
+        body.resize(ISO_MAGIC_AT, 0);
+        body.put_slice(ISO_MAGIC);
+        body.resize(ISO_DESCRIPTION_AT, 0);
+        let description = serde_json::to_vec(self).unwrap_or_default();
+        body.put_u32(u32::try_from(description.len()).unwrap_or(0));
+        body.put_slice(&description);
+        body.resize(BODY.max(body.len()), 0);
+        body.freeze()
+    }
+
+    /// What would boot from a medium with these bytes.
+    pub fn from_iso(body: &[u8]) -> Option<Self> {
+        body.get(ISO_MAGIC_AT..)?.starts_with(ISO_MAGIC).then_some(())?;
+        described(body.get(ISO_DESCRIPTION_AT..)?)
+    }
+
     /// What would boot from these bytes; `None` if nothing of ours is on them.
     pub fn from_qcow2(body: &[u8]) -> Option<Self> {
         if !body.starts_with(MAGIC) {
             return None;
         }
-        let rest = body.get(DESCRIPTION_AT..)?;
-        let (length, rest) = rest.split_at_checked(4)?;
-        let length = usize::try_from(u32::from_be_bytes(length.try_into().ok()?)).ok()?;
-        serde_json::from_slice(rest.get(..length)?).ok()
+        described(body.get(DESCRIPTION_AT..)?)
     }
+
+    /// The system that an installer brings to a machine that runs this one: `…/nocloud-installer/<schematic>:v1.13.9`.
+    pub fn from_installer(&self, reference: &str) -> Option<Self> {
+        let (repository, tag) = reference.rsplit_once(':')?;
+        let last = repository.rsplit('/').next()?;
+        let schematic = if last.len() == 64 { last } else { &self.schematic };
+        Some(Self {
+            version: tag.strip_prefix('v')?.parse().ok()?,
+            schematic: schematic.to_owned(),
+            ..self.clone()
+        })
+    }
+}
+
+/// A length, and so many bytes of description.
+fn described(rest: &[u8]) -> Option<TalosImage> {
+    let (length, rest) = rest.split_at_checked(4)?;
+    let length = usize::try_from(u32::from_be_bytes(length.try_into().ok()?)).ok()?;
+    serde_json::from_slice(rest.get(..length)?).ok()
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pve_sim::guest::{Content, Platter};
+
 use super::apid::Identity;
 use super::config::{Config, Judge, MachineType, validate};
 use super::node::{Ending, Node};
@@ -21,6 +23,10 @@ pub(crate) async fn run(node: &Arc<Node>) {
     node.phase_event("config", false, "");
     node.sequence_event("initialize", false, "");
     node.sequence_event("install", true, "");
+    if !node.from_disk {
+        install(node, &config).await;
+        return std::future::pending().await;
+    }
     node.sequence_event("install", false, "");
     boot(node, config).await;
     std::future::pending::<()>().await;
@@ -141,7 +147,7 @@ pub(crate) fn judge(node: &Node, config: &Config) -> Result<Vec<String>, String>
     let judge = Judge {
         version: &node.image.version,
         metal: node.image.platform == "metal",
-        installed: true,
+        installed: node.from_disk,
         disks: &disks,
     };
     validate(config, &judge)
@@ -186,6 +192,66 @@ async fn maintenance(node: &Arc<Node>) -> Arc<Config> {
     node.pass(node.site.timing.apid_restart).await;
     node.api.close();
     config
+}
+
+/// Writes the system to the disk that the config names, and boots from there. A failure leaves nothing behind.
+async fn install(node: &Arc<Node>, config: &Arc<Config>) {
+    activate(node, config).await;
+    node.phase_event("install", true, "");
+    node.task_event("install", true, "");
+    node.set_stage(Stage::Installing);
+    node.pass(node.site.timing.image_pull).await;
+    let reference = config.machine()["install"]["image"].as_str().unwrap_or_default();
+    let image = node
+        .image
+        .from_installer(reference)
+        .filter(|_| !node.faults().image_not_found);
+    let target = install_target(node, config);
+    let (Some(image), Some(target)) = (image, target) else {
+        return fail_sequence(
+            node,
+            "install",
+            &format!("sequence failed: error running phase 4 in install sequence: task 1/1: failed, error pulling installer image \"{reference}\": not found"),
+        )
+        .await;
+    };
+    node.pass(node.site.timing.install).await;
+    let mut installed = disk::Installed::new(image);
+    installed.state = Some(disk::StatePartition {
+        config: Some(config.text.as_str().into()),
+        node_id: node.node_id.clone(),
+    });
+    target.write(Content::Written(Arc::new(installed)));
+    node.task_event("install", false, "");
+    node.phase_event("install", false, "");
+    node.set_stage(Stage::Rebooting);
+    node.events.close();
+    node.api.close();
+    node.pass(node.site.timing.kexec).await;
+    node.end(Ending::Reboot);
+}
+
+/// The disk of `machine.install`: by its path, or by the size and serial that its selector names.
+fn install_target(node: &Node, config: &Config) -> Option<Platter> {
+    let wanted = &config.machine()["install"];
+    if let Some(path) = wanted["disk"].as_str() {
+        return disk_at(node, path);
+    }
+    let serial = wanted["diskSelector"]["serial"].as_str()?;
+    let found = node
+        .hardware
+        .disks
+        .iter()
+        .find(|disk| disk.serial.as_deref() == Some(serial))?;
+    Some(found.content.clone())
+}
+
+/// `/dev/sda`
+pub(crate) fn disk_at(node: &Node, path: &str) -> Option<Platter> {
+    let devices = &node.hardware.disks;
+    let mut disks = (0..devices.len()).filter(|index| !disk::is_medium(&devices[*index]));
+    let index = disks.find(|index| path == format!("/dev/{}", disk::device_name(devices, *index)))?;
+    Some(devices[index].content.clone())
 }
 
 async fn boot(node: &Arc<Node>, config: Arc<Config>) {
@@ -524,13 +590,14 @@ async fn finish_boot(node: &Arc<Node>) {
     }
     fail_sequence(
         node,
+        "boot",
         "sequence failed: error running phase 8 in boot sequence: task 1/1: failed, context deadline exceeded",
     )
     .await;
 }
 
 /// A sequence that fails takes the node down after ten seconds.
-pub(crate) async fn fail_sequence(node: &Arc<Node>, message: &str) {
+pub(crate) async fn fail_sequence(node: &Arc<Node>, sequence: &str, message: &str) {
     use talos_proto::{common, machine};
     let error = common::Error {
         code: common::Code::Fatal.into(),
@@ -538,7 +605,7 @@ pub(crate) async fn fail_sequence(node: &Arc<Node>, message: &str) {
         details: Vec::new(),
     };
     let event = machine::SequenceEvent {
-        sequence: "boot".to_owned(),
+        sequence: sequence.to_owned(),
         action: machine::sequence_event::Action::Noop.into(),
         error: Some(error),
     };

@@ -18,6 +18,20 @@ pub(crate) struct Installed {
     pub state: Option<StatePartition>,
     /// The EPHEMERAL partition (`/var`).
     pub ephemeral: Ephemeral,
+    /// What an upgrade replaced, for the way back.
+    pub previous: Option<TalosImage>,
+}
+
+impl Installed {
+    pub fn new(image: TalosImage) -> Self {
+        Self {
+            image,
+            meta: BTreeMap::new(),
+            state: None,
+            ephemeral: Ephemeral::default(),
+            previous: None,
+        }
+    }
 }
 
 #[derive(Clone, Default)]
@@ -62,6 +76,11 @@ impl SystemDisk {
         }
     }
 
+    /// The other system becomes the one that boots next.
+    pub fn upgrade(&self, image: TalosImage) {
+        self.change(|installed| installed.previous = Some(std::mem::replace(&mut installed.image, image)));
+    }
+
     pub fn wipe(&self) {
         self.platter.write(Content::Blank);
     }
@@ -72,40 +91,81 @@ fn read(platter: &Platter) -> Option<Installed> {
         Content::Blank => None,
         Content::Image(bytes) => {
             let image = TalosImage::from_qcow2(&bytes)?;
-            Some(Installed {
-                image,
-                meta: BTreeMap::new(),
-                state: None,
-                ephemeral: Ephemeral::default(),
-            })
+            Some(Installed::new(image))
         }
         Content::Written(written) => written.downcast_ref::<Installed>().cloned(),
     }
 }
 
-/// The first disk in boot order with a system on it.
-pub(crate) fn boot_disk(hardware: &Hardware) -> Option<(SystemDisk, Installed)> {
-    hardware.disks.iter().enumerate().find_map(|(index, disk)| {
-        let installed = read(&disk.content)?;
-        Some((
-            SystemDisk {
-                index,
-                platter: disk.content.clone(),
-            },
-            installed,
-        ))
+/// What the firmware, or a kexec, found to run.
+pub(crate) struct Booted {
+    pub disk: SystemDisk,
+    pub installed: Installed,
+    /// Whether it runs from a disk; a boot medium runs from memory and forgets everything.
+    pub from_disk: bool,
+}
+
+/// The first disk in boot order with something to boot on it. A kexec does not pass the firmware: it runs what is installed. A boot
+/// medium that finds an installed system halts, since it would install it anew.
+pub(crate) fn boot(hardware: &Hardware, kexec: bool) -> Option<Booted> {
+    let disks = || hardware.disks.iter().enumerate();
+    let mut systems = disks().filter_map(|(index, disk)| installed(index, disk)).peekable();
+    if kexec && systems.peek().is_some() {
+        return systems.next();
+    }
+    let medium = disks().find_map(|(index, disk)| Some((index, medium(disk)?)));
+    match (medium, systems.next()) {
+        (Some((index, _)), Some(system)) if index < system.disk.index => None,
+        (Some((index, image)), None) => Some(in_memory(index, image)),
+        (_, system) => system,
+    }
+}
+
+fn medium(disk: &Disk) -> Option<TalosImage> {
+    match disk.content.read() {
+        Content::Image(bytes) => TalosImage::from_iso(&bytes),
+        Content::Blank | Content::Written(_) => None,
+    }
+}
+
+fn installed(index: usize, disk: &Disk) -> Option<Booted> {
+    let platter = disk.content.clone();
+    Some(Booted {
+        installed: read(&platter)?,
+        disk: SystemDisk { index, platter },
+        from_disk: true,
     })
+}
+
+fn in_memory(index: usize, image: TalosImage) -> Booted {
+    let installed = Installed::new(image);
+    let platter = Platter::new(Content::Written(Arc::new(installed.clone())));
+    Booted {
+        disk: SystemDisk { index, platter },
+        installed,
+        from_disk: false,
+    }
 }
 
 /// How the kernel names a disk: SCSI and SATA disks are `sda`, `sdb`, … in order of their slots, virtio-blk disks `vda`, ….
 pub(crate) fn device_name(disks: &[Disk], index: usize) -> String {
+    if disks.get(index).is_some_and(is_medium) {
+        return "sr0".to_owned();
+    }
     let is_virtio = |disk: &Disk| disk.key.starts_with("virtio");
     let virtio = disks.get(index).is_some_and(is_virtio);
-    let mut order: Vec<usize> = (0..disks.len()).filter(|at| is_virtio(&disks[*at]) == virtio).collect();
+    let mut order: Vec<usize> = (0..disks.len())
+        .filter(|at| is_virtio(&disks[*at]) == virtio && !is_medium(&disks[*at]))
+        .collect();
     order.sort_by_key(|at| slot(&disks[*at].key));
     let place = order.iter().position(|at| *at == index).unwrap_or(0);
     let letter = char::from(b'a' + u8::try_from(place.min(25)).unwrap_or(25));
     format!("{}{letter}", if virtio { "vd" } else { "sd" })
+}
+
+/// Whether a drive holds a boot medium.
+pub(crate) fn is_medium(disk: &Disk) -> bool {
+    medium(disk).is_some()
 }
 
 fn slot(key: &str) -> (String, u32) {

@@ -164,8 +164,8 @@ async fn live(site: Arc<Site>, hardware: Hardware, slot: Slot) {
         if firmware {
             site.pace.pass(site.timing.firmware).await;
         }
-        let Some(node) = Node::boot(&site, &hardware) else {
-            // "No bootable device": the screen shows it for ever.
+        let Some(node) = Node::boot(&site, &hardware, !firmware) else {
+            // "No bootable device", or a medium that halts beside an installed system: the screen shows it for ever.
             return std::future::pending().await;
         };
         *slot.lock().expect("plain data") = Some(Arc::clone(&node));

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, LinkAddress, Nic};
 use super::cosi::Resources;
-use super::disk::{self, Installed, SystemDisk};
+use super::disk::{self, Booted, Installed, SystemDisk};
 use super::etcd::EtcdCluster;
 use super::events::Events;
 use super::nocloud::Platform;
@@ -30,6 +30,8 @@ pub(crate) struct Node {
     pub hardware: Hardware,
     pub image: TalosImage,
     pub disk: SystemDisk,
+    /// Not so while a boot medium runs from memory.
+    pub from_disk: bool,
     pub boot_id: String,
     pub booted_at: jiff::Timestamp,
     pub node_id: String,
@@ -110,6 +112,7 @@ pub(crate) enum Sequence {
     Reboot,
     Reset,
     Shutdown,
+    Upgrade,
 }
 
 impl Sequence {
@@ -118,6 +121,7 @@ impl Sequence {
             Self::Reboot => "reboot",
             Self::Reset => "reset",
             Self::Shutdown => "shutdown",
+            Self::Upgrade => "upgrade",
         }
     }
 
@@ -126,14 +130,19 @@ impl Sequence {
             Self::Reboot => Stage::Rebooting,
             Self::Reset => Stage::Resetting,
             Self::Shutdown => Stage::ShuttingDown,
+            Self::Upgrade => Stage::Upgrading,
         }
     }
 }
 
 impl Node {
-    /// Loads the system from the boot disk; `None` if there is none.
-    pub fn boot(site: &Arc<Site>, hardware: &Hardware) -> Option<Arc<Self>> {
-        let (disk, installed) = disk::boot_disk(hardware)?;
+    /// Loads the system that was found; `None` if it does not go on from there.
+    pub fn boot(site: &Arc<Site>, hardware: &Hardware, kexec: bool) -> Option<Arc<Self>> {
+        let Booted {
+            disk,
+            installed,
+            from_disk,
+        } = disk::boot(hardware, kexec)?;
         let entropy = site.entropy.fork(&format!("boot {} {}", hardware.uuid, site.next_serial()));
         let node_id = node_id(&disk, &installed, &entropy);
         let nics = hardware.nics.iter().enumerate().filter(|(_, nic)| !nic.link_down);
@@ -166,6 +175,7 @@ impl Node {
             hardware: hardware.clone(),
             image: installed.image,
             disk,
+            from_disk,
             nics,
             platform,
             entropy,

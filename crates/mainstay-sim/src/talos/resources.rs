@@ -17,16 +17,18 @@ pub(crate) use super::kinds::{
 };
 use super::shown::Directory;
 
-/// By their numbers in the API; installing (2) and upgrading (8) never happen to a disk image of its own version.
+/// By their numbers in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Unknown = 0,
     Booting = 1,
+    Installing = 2,
     Maintenance = 3,
     Running = 4,
     Rebooting = 5,
     ShuttingDown = 6,
     Resetting = 7,
+    Upgrading = 8,
 }
 
 impl Stage {
@@ -38,11 +40,13 @@ impl Stage {
         match self {
             Self::Unknown => "unknown",
             Self::Booting => "booting",
+            Self::Installing => "installing",
             Self::Maintenance => "maintenance",
             Self::Running => "running",
             Self::Rebooting => "rebooting",
             Self::ShuttingDown => "shutting down",
             Self::Resetting => "resetting",
+            Self::Upgrading => "upgrading",
         }
     }
 }

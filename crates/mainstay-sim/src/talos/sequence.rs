@@ -8,6 +8,7 @@ use talos_proto::{common, machine};
 use super::etcd::EtcdError;
 use super::node::{Ending, EtcdState, Node, Sequence};
 use super::services::ServiceState;
+use crate::factory::TalosImage;
 
 /// A node without pods takes a moment too, in which its API still answers.
 const NO_PODS: Duration = Duration::from_millis(400);
@@ -35,6 +36,8 @@ pub(crate) struct Order {
     pub force: bool,
     /// Skip the tear-down of pods.
     pub abrupt: bool,
+    /// What is to boot next.
+    pub upgrade: Option<TalosImage>,
 }
 
 impl Order {
@@ -48,6 +51,7 @@ impl Order {
             wipe: Wipe::default(),
             force: false,
             abrupt: false,
+            upgrade: None,
         }
     }
 
@@ -61,6 +65,7 @@ impl Order {
             wipe: Wipe::default(),
             force: true,
             abrupt,
+            upgrade: None,
         }
     }
 }
@@ -117,6 +122,10 @@ async fn run(node: Arc<Node>, order: Order) {
         node.phase_event("leave", false, actor);
     }
     stop_services(&node, actor).await;
+    if let Some(image) = order.upgrade {
+        node.pass(node.site.timing.install).await;
+        node.disk.upgrade(image);
+    }
     if order.wipe != Wipe::default() {
         node.pass(node.site.timing.wipe).await;
         wipe(&node, &order.wipe);
@@ -181,7 +190,7 @@ async fn fail(node: &Arc<Node>, order: &Order, why: &str) {
         order.sequence.word()
     );
     node.lock().sequence = None;
-    super::boot::fail_sequence(node, &message).await;
+    super::boot::fail_sequence(node, order.sequence.word(), &message).await;
 }
 
 /// The API goes with the services; streams of events end cleanly before.

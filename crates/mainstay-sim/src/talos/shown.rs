@@ -174,13 +174,15 @@ impl Node {
                 size: disk.size,
                 serial: disk.serial.clone().unwrap_or_default(),
                 virtio: disk.key.starts_with("virtio"),
-                cdrom: false,
+                cdrom: disk::is_medium(disk),
             };
             self.resources.put(&resources::DISK, &name, resources::disk(&device));
         }
         let system = disk::device_name(devices, self.disk.index);
-        self.resources
-            .put(&resources::SYSTEM_DISK, "system-disk", resources::system_disk(&system));
+        if self.from_disk {
+            self.resources
+                .put(&resources::SYSTEM_DISK, "system-disk", resources::system_disk(&system));
+        }
         self.resources.put(
             &resources::SYSTEM_INFORMATION,
             "systeminformation",
@@ -233,8 +235,9 @@ impl Node {
         let size = self.hardware.disks.get(self.disk.index).map_or(0, |disk| disk.size);
         let ephemeral = size.saturating_sub(self.image.virtual_size() + 101 * MIB);
         let rest = if mounted { "ready" } else { "missing" };
+        let meta = if self.from_disk { "ready" } else { "missing" };
         for (name, phase, partition, size) in [
-            ("META", "ready", 4, MIB),
+            ("META", meta, 4, MIB),
             ("STATE", rest, 5, 100 * MIB),
             ("EPHEMERAL", rest, 6, ephemeral),
         ] {

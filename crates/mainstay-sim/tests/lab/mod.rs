@@ -154,6 +154,28 @@ impl Lab {
         }
     }
 
+    /// A VM with an empty disk and a boot medium of the `metal` platform, in this boot order.
+    pub fn medium_vm(&self, name: &str, address: &str, medium_first: bool) -> Vm {
+        let mut vm = self.vm(name, address);
+        let image = TalosImage {
+            version: version("1.13.9"),
+            schematic: "0".repeat(64),
+            extensions: Vec::new(),
+            platform: "metal".to_owned(),
+            arch: "amd64".to_owned(),
+        };
+        vm.hardware.disks[0].content.write(Content::Blank);
+        let medium = Disk {
+            key: "ide2".to_owned(),
+            serial: None,
+            size: 200 << 20,
+            content: Platter::new(Content::Image(image.to_iso())),
+        };
+        let at = if medium_first { 0 } else { 1 };
+        vm.hardware.disks.insert(at, medium);
+        vm
+    }
+
     fn channel(&self, address: &str, trust: &Trust) -> Channel {
         let connector = Connector::new(self.world.dialer(), trust, self.world.wall(), Duration::from_secs(5)).unwrap();
         let uri = format!("http://{address}:50000");
@@ -251,6 +273,11 @@ fn from_config(path: &[&str]) -> String {
 
 pub fn os_ca() -> String {
     from_config(&["machine", "ca", "crt"])
+}
+
+/// As it stands in the config.
+pub fn os_ca_base64() -> String {
+    STANDARD.encode(os_ca())
 }
 
 pub fn kubernetes_ca() -> String {

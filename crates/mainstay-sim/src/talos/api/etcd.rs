@@ -26,7 +26,7 @@ async fn no_leader<T>() -> Result<T, Status> {
 
 impl Api {
     /// The running etcd; without one these calls wait for it, and end with the caller's deadline.
-    async fn local(&self, api: &str) -> Result<(Arc<EtcdCluster>, u64), Status> {
+    pub(super) async fn local(&self, api: &str) -> Result<(Arc<EtcdCluster>, u64), Status> {
         control_plane_only(&self.0, api)?;
         match self.0.etcd() {
             Some(found) => Ok(found),
@@ -115,6 +115,19 @@ impl Api {
         let image = self.0.config().map(|config| config.etcd_image()).unwrap_or_default();
         let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
         tag.trim_start_matches('v').to_owned()
+    }
+
+    /// Only one minor version back may be asked for.
+    pub(super) async fn downgrade(&self, what: &str, version: &str) -> Result<machine::EtcdClusterDowngrade, Status> {
+        self.local(&format!("etcd downgrade {what}")).await?;
+        let minor = |text: &str| text.split('.').nth(1).and_then(|minor| minor.parse::<u64>().ok());
+        let (now, wanted) = (self.etcd_version(), minor(version));
+        if wanted.is_none() || wanted != minor(&now).and_then(|minor| minor.checked_sub(1)) {
+            return Err(Status::unknown("etcdserver: invalid downgrade target version"));
+        }
+        Ok(machine::EtcdClusterDowngrade {
+            cluster_version: now.rsplit_once('.').map_or(String::new(), |(line, _)| format!("{line}.0")),
+        })
     }
 
     pub(super) async fn alarm_list(&self) -> Answer<machine::EtcdAlarmListResponse> {

@@ -44,22 +44,8 @@ impl Api {
             "" => "/",
             root => root,
         };
-        let configured = self.0.config().is_some();
-        let below: &[&str] = match root {
-            "/" => &ROOT,
-            "/var" if configured => &["lib", "log", "mnt", "run"],
-            "/var/lib" if configured => &["cni", "containerd", "etcd", "kubelet"],
-            "/var/lib/etcd" if self.0.is_control_plane() => {
-                if self.0.has_etcd_data() {
-                    &["member"]
-                } else {
-                    &[]
-                }
-            }
-            "/var/lib/etcd/member" if self.0.has_etcd_data() => &["snap", "wal"],
-            other if other.strip_prefix('/').is_some_and(|name| ROOT.contains(&name)) => &[],
-            other => return Err(Status::unknown(format!("lstat {other}: no such file or directory"))),
-        };
+        let below = self.below(root);
+        let below = below.ok_or_else(|| Status::unknown(format!("lstat {root}: no such file or directory")))?;
         let mode = if root.starts_with("/var/lib/etcd") { 0o700 } else { 0o755 };
         let mut found = vec![self.directory(root, ".", mode)];
         let prefix = root.trim_end_matches('/');
@@ -69,6 +55,46 @@ impl Api {
                 .map(|name| self.directory(&format!("{prefix}/{name}"), name, mode)),
         );
         Ok(stream(found))
+    }
+
+    /// Sizes of what is there, the deepest first, as `du` tells them.
+    pub(super) fn usage(&self, request: &machine::DiskUsageRequest) -> Answer<Stream<machine::DiskUsageInfo>> {
+        let mut found = Vec::new();
+        for path in &request.paths {
+            let one = |name: &str, relative: &str, size: i64| machine::DiskUsageInfo {
+                name: name.to_owned(),
+                relative_name: relative.to_owned(),
+                size,
+                ..machine::DiskUsageInfo::default()
+            };
+            match self.below(path.trim_end_matches('/')) {
+                Some(below) => {
+                    let children = below.iter().map(|name| one(&format!("{path}/{name}"), name, 4096));
+                    let total = 4096 * i64::try_from(below.len() + 1).unwrap_or(1);
+                    found.extend(children.chain([one(path, ".", total)]));
+                }
+                None => found.push(machine::DiskUsageInfo {
+                    error: format!("lstat {path}: no such file or directory"),
+                    ..one(path, path, 0)
+                }),
+            }
+        }
+        Ok(stream(found))
+    }
+
+    /// What a directory holds; `None` if it is not there.
+    fn below(&self, root: &str) -> Option<&'static [&'static str]> {
+        let configured = self.0.config().is_some();
+        Some(match root {
+            "" | "/" => &ROOT,
+            "/var" if configured => &["lib", "log", "mnt", "run"],
+            "/var/lib" if configured => &["cni", "containerd", "etcd", "kubelet"],
+            "/var/lib/etcd" if self.0.is_control_plane() && self.0.has_etcd_data() => &["member"],
+            "/var/lib/etcd" if self.0.is_control_plane() => &[],
+            "/var/lib/etcd/member" if self.0.has_etcd_data() => &["snap", "wal"],
+            other if other.strip_prefix('/').is_some_and(|name| ROOT.contains(&name)) => &[],
+            _ => return None,
+        })
     }
 
     pub(super) fn read_file(&self, path: &str) -> Answer<Stream<common::Data>> {

@@ -1,4 +1,4 @@
-//! `machine.ImageService` and `machine.LifecycleService`.
+//! `machine.ImageService`.
 
 use talos_proto::common::{ContainerDriver, ContainerdInstance, ContainerdNamespace};
 use talos_proto::machine;
@@ -6,7 +6,7 @@ use tonic::{Request, Status};
 
 use super::{Answer, Api, Stream, stream};
 
-fn check_instance(instance: Option<&ContainerdInstance>) -> Result<(), Status> {
+pub(super) fn check_instance(instance: Option<&ContainerdInstance>) -> Result<(), Status> {
     let namespace = instance.map_or(ContainerdNamespace::NsUnknown, ContainerdInstance::namespace);
     let driver = instance.map_or(ContainerDriver::Containerd, ContainerdInstance::driver);
     match (namespace, driver) {
@@ -101,16 +101,5 @@ impl Api {
         let mut list: Vec<_> = images.iter().flat_map(three).collect();
         list.sort_by(|one, other| one.name.cmp(&other.name));
         list
-    }
-}
-
-#[tonic::async_trait]
-impl machine::lifecycle_service_server::LifecycleService for Api {
-    async fn install(
-        &self,
-        request: Request<machine::LifecycleServiceInstallRequest>,
-    ) -> Answer<Stream<machine::LifecycleServiceInstallResponse>> {
-        check_instance(request.into_inner().containerd.as_ref())?;
-        Err(Status::already_exists("machine is already installed"))
     }
 }

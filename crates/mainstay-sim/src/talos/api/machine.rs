@@ -21,7 +21,7 @@ use crate::talos::{boot, kubelet};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-fn actor(node: &Node) -> String {
+pub(super) fn actor(node: &Node) -> String {
     uuid_of(&node.entropy.fork(&format!("actor {}", node.site.next_serial())))
 }
 
@@ -125,6 +125,10 @@ impl machine::machine_service_server::MachineService for Api {
     async fn service_start(&self, request: Request<machine::ServiceStartRequest>) -> Answer<machine::ServiceStartResponse> {
         let id = request.into_inner().id;
         self.service_operation(&id, "start", id == "kubelet" || id.starts_with("ext-"))?;
+        let runs = self.0.services.get(&id).is_some_and(|own| own.state == ServiceState::Running);
+        if !runs && id.starts_with("ext-") {
+            boot::start(&self.0, &id, &format!("Started task {id} (PID 512) for container {id}"));
+        }
         let message = machine::ServiceStart {
             metadata: None,
             resp: format!("Service \"{id}\" started"),
@@ -224,6 +228,7 @@ impl machine::machine_service_server::MachineService for Api {
             wipe,
             force: false,
             abrupt: !request.graceful,
+            upgrade: None,
         };
         sequence::begin(&self.0, order);
         Ok(tonic::Response::new(machine::ResetResponse {
@@ -329,6 +334,123 @@ impl machine::machine_service_server::MachineService for Api {
         }))
     }
 
+    async fn processes(&self, _request: Request<()>) -> Answer<machine::ProcessesResponse> {
+        let processes = self.process_list();
+        Ok(tonic::Response::new(machine::ProcessesResponse {
+            messages: vec![machine::Process {
+                metadata: None,
+                processes,
+            }],
+        }))
+    }
+
+    async fn containers(&self, request: Request<machine::ContainersRequest>) -> Answer<machine::ContainersResponse> {
+        let request = request.into_inner();
+        let containers = self.container_list(&request.namespace, request.driver());
+        Ok(tonic::Response::new(machine::ContainersResponse {
+            messages: vec![machine::Container {
+                metadata: None,
+                containers,
+            }],
+        }))
+    }
+
+    async fn stats(&self, request: Request<machine::StatsRequest>) -> Answer<machine::StatsResponse> {
+        let request = request.into_inner();
+        let stats = self.stat_list(&request.namespace, request.driver());
+        Ok(tonic::Response::new(machine::StatsResponse {
+            messages: vec![machine::Stats { metadata: None, stats }],
+        }))
+    }
+
+    async fn restart(&self, request: Request<machine::RestartRequest>) -> Answer<machine::RestartResponse> {
+        let request = request.into_inner();
+        let known = self.container_list(&request.namespace, request.driver());
+        if !known.iter().any(|container| container.id == request.id) {
+            return Err(Status::unknown(format!("container \"{}\" not found", request.id)));
+        }
+        Ok(tonic::Response::new(machine::RestartResponse {
+            messages: vec![machine::Restart { metadata: None }],
+        }))
+    }
+
+    async fn cpu_info(&self, _request: Request<()>) -> Answer<machine::CpuInfoResponse> {
+        let cpu_info = self.processors();
+        Ok(tonic::Response::new(machine::CpuInfoResponse {
+            messages: vec![machine::CpUsInfo {
+                metadata: None,
+                cpu_info,
+            }],
+        }))
+    }
+
+    async fn disk_stats(&self, _request: Request<()>) -> Answer<machine::DiskStatsResponse> {
+        let devices = self.disk_counters();
+        Ok(tonic::Response::new(machine::DiskStatsResponse {
+            messages: vec![machine::DiskStats {
+                metadata: None,
+                total: devices.first().cloned(),
+                devices,
+            }],
+        }))
+    }
+
+    async fn network_device_stats(&self, _request: Request<()>) -> Answer<machine::NetworkDeviceStatsResponse> {
+        let devices = self.link_counters();
+        Ok(tonic::Response::new(machine::NetworkDeviceStatsResponse {
+            messages: vec![machine::NetworkDeviceStats {
+                metadata: None,
+                total: devices.last().cloned(),
+                devices,
+            }],
+        }))
+    }
+
+    async fn logs_containers(&self, _request: Request<()>) -> Answer<machine::LogsContainersResponse> {
+        let running = self.0.services.all().into_keys();
+        Ok(tonic::Response::new(machine::LogsContainersResponse {
+            messages: vec![machine::LogsContainer {
+                metadata: None,
+                ids: running.collect(),
+            }],
+        }))
+    }
+
+    async fn disk_usage(&self, request: Request<machine::DiskUsageRequest>) -> Answer<Stream<machine::DiskUsageInfo>> {
+        self.usage(&request.into_inner())
+    }
+
+    async fn etcd_downgrade_validate(
+        &self,
+        request: Request<machine::EtcdDowngradeValidateRequest>,
+    ) -> Answer<machine::EtcdDowngradeValidateResponse> {
+        let cluster_downgrade = Some(self.downgrade("validate", &request.into_inner().version).await?);
+        Ok(tonic::Response::new(machine::EtcdDowngradeValidateResponse {
+            messages: vec![machine::EtcdDowngradeValidate {
+                metadata: None,
+                cluster_downgrade,
+            }],
+        }))
+    }
+
+    async fn etcd_downgrade_enable(
+        &self,
+        request: Request<machine::EtcdDowngradeEnableRequest>,
+    ) -> Answer<machine::EtcdDowngradeEnableResponse> {
+        let cluster_downgrade = Some(self.downgrade("enable", &request.into_inner().version).await?);
+        Ok(tonic::Response::new(machine::EtcdDowngradeEnableResponse {
+            messages: vec![machine::EtcdDowngradeEnable {
+                metadata: None,
+                cluster_downgrade,
+            }],
+        }))
+    }
+
+    async fn etcd_downgrade_cancel(&self, _request: Request<()>) -> Answer<machine::EtcdDowngradeCancelResponse> {
+        self.local("etcd downgrade cancel").await?;
+        Err(Status::unknown("etcdserver: no inflight downgrade job"))
+    }
+
     async fn system_stat(&self, _request: Request<()>) -> Answer<machine::SystemStatResponse> {
         let boot_time = u64::try_from(self.0.booted_at.as_second()).unwrap_or(0);
         let message = machine::SystemStat {
@@ -362,7 +484,11 @@ impl machine::machine_service_server::MachineService for Api {
     }
 
     async fn rollback(&self, _request: Request<machine::RollbackRequest>) -> Answer<machine::RollbackResponse> {
-        Err(Status::unknown("rollback is not possible: no previous installation found"))
+        self.roll_back()
+    }
+
+    async fn upgrade(&self, request: Request<machine::UpgradeRequest>) -> Answer<machine::UpgradeResponse> {
+        self.legacy_upgrade(request.into_inner()).await
     }
 
     async fn meta_write(&self, request: Request<machine::MetaWriteRequest>) -> Answer<machine::MetaWriteResponse> {

@@ -6,6 +6,7 @@ mod etcd;
 mod files;
 mod health;
 mod images;
+mod lifecycle;
 mod machine;
 mod stats;
 mod storage;

@@ -27,7 +27,7 @@ impl storage::storage_service_server::StorageService for Api {
                 serial: own.serial.clone().unwrap_or_default(),
                 r#type: storage::disk::DiskType::Hdd.into(),
                 bus_path: "/pci0000:00/0000:00:05.0/virtio2/".to_owned(),
-                system_disk: index == self.0.disk.index,
+                system_disk: self.0.from_disk && index == self.0.disk.index,
                 subsystem: "/sys/class/block".to_owned(),
                 ..storage::Disk::default()
             }
