@@ -23,6 +23,7 @@ pub(crate) async fn handle(call: Call) -> Answer {
         ("GET", "/cluster/status") => Ok(status(&call)),
         ("GET", "/cluster/resources") => Ok(resources(&call)),
         ("GET", "/cluster/nextid") => next_id(&call),
+        ("GET", "/cluster/log") => Ok(crate::nodes::cluster_log(&call)),
         ("GET", "/cluster/tasks") => Ok(crate::nodes::cluster_tasks(&call)),
         ("GET", "/cluster/options") => Ok(options(&call)),
         ("PUT", "/cluster/options") => set_options(&call).await,
@@ -195,10 +196,8 @@ fn show_option(key: &str, value: &str) -> Value {
 }
 
 async fn set_options(call: &Call) -> Answer {
-    if !call.job.dc.state().quorate(&call.contacted) {
-        tokio::time::sleep(std::time::Duration::from_secs(10)).await;
-        return Err(Die::new("cfs-lock 'file-datacenter_cfg' error: no quorum!"));
-    }
+    let locks = call.job.dc.locks();
+    let _held = locks.take_cluster(&call.job, &call.contacted, "file-datacenter_cfg").await?;
     let mut state = call.job.dc.state();
     if let Some(range) = call.params.get("next-id") {
         let bound = |name: &str, default: u64| {

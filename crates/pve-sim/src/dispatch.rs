@@ -16,6 +16,9 @@ use crate::{cluster, nodes, qemu, storage};
 /// Failed logins and forbidden uploads are answered late.
 const PENALTY: Duration = Duration::from_secs(3);
 
+/// So long a host waits for another that says nothing.
+const PROXY_PATIENCE: Duration = Duration::from_secs(30);
+
 /// One call, ready to be carried out.
 pub(crate) struct Call {
     pub job: Job,
@@ -171,6 +174,10 @@ impl Datacenter {
         let auth = auth.unwrap_or_else(|| Auth::user(""));
         access::permit(&self.state().access, &auth, method, &params)?;
         let host = self.forward(contacted, asked.request, method, &params)?;
+        if host != contacted && self.state().nodes.get(&host).is_some_and(|n| n.frozen) {
+            tokio::time::sleep(PROXY_PATIENCE).await;
+            return Err(Die::bare(596, "Connection timed out"));
+        }
         check_parameters(method, &mut params)?;
         let job = Job::request(self, &host, &auth);
         handle(Call {

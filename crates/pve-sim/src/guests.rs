@@ -105,6 +105,7 @@ impl Linux {
             "get-osinfo" => {
                 Ok(json!({ "kernel-release": "6.12.0", "kernel-version": "#1 SMP PREEMPT_DYNAMIC", "machine": "x86_64" }))
             }
+            "info" => Ok(info()),
             "get-users" => Ok(json!([])),
             "fsfreeze-status" => Ok(json!("thawed")),
             "network-get-interfaces" => Ok(self.interfaces()),
@@ -184,6 +185,27 @@ impl Linux {
         let mask: std::net::Ipv4Addr = field("netmask")?.parse().ok()?;
         Some((field("address")?, u32::from(mask).count_ones()))
     }
+}
+
+/// What this agent can do.
+fn info() -> Value {
+    let silent = ["guest-shutdown"];
+    let commands = [
+        "guest-exec",
+        "guest-exec-status",
+        "guest-file-read",
+        "guest-file-write",
+        "guest-fsfreeze-status",
+        "guest-get-host-name",
+        "guest-get-osinfo",
+        "guest-get-users",
+        "guest-info",
+        "guest-network-get-interfaces",
+        "guest-ping",
+        "guest-shutdown",
+    ];
+    let entry = |name: &&str| json!({ "name": name, "enabled": true, "success-response": !silent.contains(name) });
+    json!({ "version": "10.0.13", "supported_commands": commands.iter().map(entry).collect::<Vec<_>>() })
 }
 
 /// EUI-64 from the card's address.

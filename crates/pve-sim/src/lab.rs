@@ -38,6 +38,12 @@ impl Lab<'_> {
             ["rm-volume", file] => self.remove_volume("pve1", &format!("vmstore:{file}")),
             ["proxy-down", node] => self.set_proxy(node, false),
             ["proxy-up", node] => self.set_proxy(node, true),
+            ["freeze", node] => self.set_frozen(node, true),
+            ["thaw", node] => self.set_frozen(node, false),
+            ["power-off", node] => self.set_online(node, false),
+            ["power-on", node] => self.set_online(node, true),
+            ["take-space", storage, bytes] => self.take_space(storage, bytes.parse().unwrap_or(0)),
+            ["hold-cluster-lock", name, time] => self.hold(Wanted::cluster(name), seconds(time)).await,
             ["link-down"] => self.cut_links(),
             ["link-up"] => self.join_links(),
             _ => return Err(UnknownAction(words.join(" "))),
@@ -157,6 +163,13 @@ impl Lab<'_> {
     pub fn set_proxy(&self, host: &str, up: bool) {
         if let Some(node) = self.0.state().nodes.get_mut(host) {
             node.proxy = up;
+        }
+    }
+
+    /// A host whose API hangs: connections are made, answers never come.
+    pub fn set_frozen(&self, host: &str, frozen: bool) {
+        if let Some(node) = self.0.state().nodes.get_mut(host) {
+            node.frozen = frozen;
         }
     }
 

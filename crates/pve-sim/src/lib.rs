@@ -11,6 +11,7 @@ mod datacenter;
 mod die;
 mod dispatch;
 pub mod faults;
+mod firewall;
 pub mod guest;
 mod guests;
 mod ha;

@@ -65,6 +65,16 @@ impl Wanted {
         }
     }
 
+    /// The lock of a file that all hosts share: `file-user_cfg`, `file-storage_cfg`, `firewall-vm-100`.
+    pub fn cluster(name: &str) -> Self {
+        Self {
+            host: None,
+            name: name.into(),
+            shared: false,
+            patience: Duration::from_secs(10),
+        }
+    }
+
     fn key(&self) -> String {
         format!("{}:{}", self.host.as_deref().unwrap_or_default(), self.name)
     }
@@ -93,6 +103,16 @@ impl Locks {
             None if wanted.host.is_some() => wait_for_file(job, wanted, lock).await,
             None => wait_for_cluster(job, wanted, lock).await,
         }
+    }
+
+    /// Takes the lock of a file of the cluster, which needs quorum.
+    pub async fn take_cluster(&self, job: &Job, contacted: &str, name: &str) -> Result<Held, Die> {
+        let wanted = Wanted::cluster(name);
+        if job.dc.state().quorate(contacted) {
+            return self.take(job, &wanted).await;
+        }
+        tokio::time::sleep(wanted.patience).await;
+        Err(Die::new(format!("cfs-lock '{name}' error: no quorum!")))
     }
 
     /// Takes a lock file without a word, for the laboratory's own holders.

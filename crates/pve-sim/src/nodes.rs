@@ -237,17 +237,17 @@ fn machines() -> Reply {
 
 /// Own tasks, and everybody's with Sys.Audit. A user sees those of their tokens, a token only its own.
 fn sees_task(call: &Call, state: &State, task: &Task) -> bool {
-    owns(call, task)
+    owns(call, &task.owner)
         || state
             .access
             .may(&call.job.auth, &format!("/nodes/{}", task.host), &["Sys.Audit"])
 }
 
-fn owns(call: &Call, task: &Task) -> bool {
+fn owns(call: &Call, owner: &str) -> bool {
     let auth = &call.job.auth;
     match &auth.token {
-        Some(_) => task.owner == auth.full(),
-        None => task.user() == auth.user,
+        Some(_) => owner == auth.full(),
+        None => owner.split('!').next() == Some(&auth.user),
     }
 }
 
@@ -296,8 +296,19 @@ fn tasks(call: &Call) -> Reply {
         e if e.starts_with("WARNINGS") => "warning",
         _ => "error",
     };
+    let errors = params.flag("errors");
+    let wants = |kind: &str| {
+        if errors {
+            kind != "ok"
+        } else {
+            states.is_empty() || states.iter().any(|s| s.eq_ignore_ascii_case(kind))
+        }
+    };
+    let by = params.get("userfilter").map(str::to_lowercase);
     let fits = |task: &&Task| {
         let exit = task.exit.as_deref();
+        // Finished tasks are filed under their user, running ones still under the token.
+        let owner = if exit.is_some() { task.user() } else { &task.owner };
         let in_source = match source {
             "active" => exit.is_none(),
             "all" => true,
@@ -308,9 +319,8 @@ fn tasks(call: &Call) -> Reply {
             && sees_task(call, &state, task)
             && params.get("vmid").is_none_or(|v| task.id == v)
             && params.get("typefilter").is_none_or(|t| task.kind == t)
-            && params.get("userfilter").is_none_or(|u| task.owner.contains(u))
-            && !(params.flag("errors") && exit.is_none_or(|e| kind_of(e) == "ok"))
-            && (states.is_empty() || exit.is_some_and(|e| states.contains(&kind_of(e))))
+            && by.as_ref().is_none_or(|u| owner.to_lowercase().contains(u))
+            && wants(exit.map_or("unknown", kind_of))
             && params.int("since").is_none_or(|s| task.starttime >= s)
             && params.int("until").is_none_or(|u| task.starttime <= u)
     };
@@ -331,6 +341,35 @@ fn tasks(call: &Call) -> Reply {
         total,
         raw: None,
     }
+}
+
+/// What happened to tasks, newest first; of others only with Sys.Syslog.
+pub(crate) fn cluster_log(call: &Call) -> Reply {
+    let state = call.job.dc.state();
+    let admin = state.access.may(&call.job.auth, "/", &["Sys.Syslog"]);
+    let mut lines = Vec::new();
+    for task in state.tasks.newest().filter(|t| admin || t.owner == call.job.auth.full()) {
+        if let (Some(exit), Some(time)) = (&task.exit, task.endtime) {
+            let pri = if exit == "OK" { 6 } else { 3 };
+            lines.push((time, task, pri, format!("end task {} {exit}", task.upid)));
+        }
+        lines.push((task.starttime, task, 6, format!("starting task {}", task.upid)));
+    }
+    lines.sort_by_key(|(time, ..)| std::cmp::Reverse(*time));
+    let count = lines.len();
+    let entry = |(index, (time, task, pri, msg)): (usize, &(i64, &Task, i32, String))| {
+        let uid = (count - index).to_string();
+        json!({
+            "time": time, "uid": uid, "id": format!("{uid}:{}", task.host), "node": task.host, "tag": "pvedaemon", "pri": pri, "msg": msg,
+            "user": task.owner, "pid": task.pid,
+        })
+    };
+    let max = call
+        .params
+        .int("max")
+        .and_then(|m| usize::try_from(m).ok())
+        .unwrap_or(usize::MAX);
+    Value::Array(lines.iter().enumerate().take(max).map(entry).collect()).into()
 }
 
 /// The cluster's ring of recent tasks.
@@ -363,15 +402,12 @@ fn parse_upid(call: &Call) -> Result<&str, Die> {
 fn find<'a>(call: &Call, state: &'a State, privilege: &str) -> Result<&'a Task, Die> {
     let upid = parse_upid(call)?;
     let task = state.tasks.get(upid).filter(|t| t.host == call.job.host);
-    let path = format!("/nodes/{}", call.job.host);
-    match task {
-        Some(task) if owns(call, task) => Ok(task),
-        Some(task) => state.access.check(&call.job.auth, &path, &[privilege]).map(|()| task),
-        None => {
-            state.access.check(&call.job.auth, &path, &[privilege])?;
-            Err(Die::parameter("upid", "no such task"))
-        }
+    let task = task.ok_or_else(|| Die::parameter("upid", "no such task"))?;
+    if !owns(call, task.owner.as_str()) {
+        let path = format!("/nodes/{}", call.job.host);
+        state.access.check(&call.job.auth, &path, &[privilege])?;
     }
+    Ok(task)
 }
 
 fn task_status(call: &Call) -> Answer {
@@ -391,6 +427,11 @@ fn task_log(call: &Call) -> Answer {
     let lines = match find(call, &state, "Sys.Audit") {
         Ok(task) => task.log(),
         Err(die) if die.errors.values().any(|text| text == "no such task") => {
+            let owner = call.params.text("upid").split(':').nth(7).unwrap_or_default();
+            if !owns(call, owner) {
+                let path = format!("/nodes/{}", call.job.host);
+                state.access.check(&call.job.auth, &path, &["Sys.Audit"])?;
+            }
             let line = json!({ "n": 1, "t": "unable to open file - No such file or directory" });
             return Ok(Reply {
                 data: json!([line]),
@@ -401,6 +442,11 @@ fn task_log(call: &Call) -> Answer {
         Err(die) => return Err(die),
     };
     if call.params.flag("download") {
+        if call.params.has("start") || call.params.has("limit") {
+            return Err(Die::new(
+                "'download' cannot be used together with 'start' or 'limit' parameters",
+            ));
+        }
         return Ok(download(lines));
     }
     let start = call.params.int("start").unwrap_or(0) as usize;

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::access::{Access, Entry, Group, Pool, Token, User};
 use crate::datacenter::SimEnv;
 use crate::die::Die;
+use crate::firewall::Firewall;
 use crate::ha::Ha;
 use crate::qemu::Vm;
 use crate::storage::{Storage, Volumes};
@@ -28,6 +29,8 @@ pub struct State {
     pub(crate) vms: BTreeMap<u32, Vm>,
     pub tasks: Tasks,
     pub ha: Ha,
+    /// `/etc/pve/firewall/<vmid>.fw`
+    pub firewalls: BTreeMap<u32, Firewall>,
     rng: ChaCha20Rng,
     pid: u32,
 }
@@ -44,6 +47,8 @@ pub struct Node {
     pub online: bool,
     /// pveproxy runs.
     pub proxy: bool,
+    /// Its API accepts connections and never answers.
+    pub frozen: bool,
     /// Hosts in different islands do not see each other.
     pub island: u32,
     pub gone_since: Option<Instant>,
@@ -62,6 +67,7 @@ impl State {
             vms: BTreeMap::new(),
             tasks: Tasks::default(),
             ha: Ha::default(),
+            firewalls: BTreeMap::new(),
             rng: env.entropy.fork("pve-sim").rng(),
             pid: 1000,
         };
@@ -77,6 +83,7 @@ impl State {
                     resolv: spec.resolv.clone(),
                     online: spec.online != 0,
                     proxy: true,
+                    frozen: false,
                     island: 0,
                     gone_since: None,
                     fingerprint: String::new(),

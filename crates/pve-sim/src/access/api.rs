@@ -9,6 +9,7 @@ use super::{Access, Auth, Group, Token, User};
 use crate::datacenter::{Answer, Reply};
 use crate::die::Die;
 use crate::dispatch::Call;
+use crate::locks::Held;
 use crate::observe::Effect;
 use crate::schema::split_list;
 use crate::state::State;
@@ -16,9 +17,11 @@ use crate::state::State;
 pub(crate) async fn handle(call: Call) -> Answer {
     let (verb, template) = call.what();
     let what = template.strip_prefix("/access").unwrap_or_default();
-    if verb != "GET" && what != "/ticket" {
-        writable(&call, prefix_of(verb, what)).await?;
-    }
+    let _held = match what {
+        "/ticket" => None,
+        _ if verb == "GET" => None,
+        _ => Some(writable(&call, prefix_of(verb, what)).await?),
+    };
     match (verb, what) {
         ("GET", "/ticket") => Ok(Reply::default()),
         ("POST", "/ticket") => login(&call),
@@ -68,12 +71,10 @@ fn prefix_of(verb: &str, what: &str) -> &'static str {
 }
 
 /// user.cfg is written under a cluster lock, which needs quorum.
-pub(super) async fn writable(call: &Call, prefix: &str) -> Result<(), Die> {
-    if call.job.dc.state().quorate(&call.contacted) {
-        return Ok(());
-    }
-    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
-    Err(Die::new(format!("{prefix}cfs-lock 'file-user_cfg' error: no quorum!")))
+pub(super) async fn writable(call: &Call, prefix: &str) -> Result<Held, Die> {
+    let locks = call.job.dc.locks();
+    let taken = locks.take_cluster(&call.job, &call.contacted, "file-user_cfg").await;
+    taken.map_err(|die| die.prefixed(prefix))
 }
 
 fn changed(call: &Call, user: &str) {
@@ -347,6 +348,7 @@ fn create_user(call: &Call) -> Answer {
     if state.access.users.contains_key(&name) {
         return Err(Die::new(format!("create user failed: user '{name}' already exists")));
     }
+    check_groups(&state.access, call, "create user failed: ")?;
     let mut user = User {
         enable: true,
         password: call.params.get("password").map(Into::into),
@@ -360,9 +362,17 @@ fn create_user(call: &Call) -> Answer {
     Ok(Reply::default())
 }
 
+fn check_groups(access: &Access, call: &Call, prefix: &str) -> Result<(), Die> {
+    match split_list(call.params.text("groups")).find(|group| !access.groups.contains_key(*group)) {
+        Some(group) => Err(Die::new(format!("{prefix}no such group '{group}'"))),
+        None => Ok(()),
+    }
+}
+
 fn update_user(call: &Call) -> Answer {
     let name = call.params.text("userid").to_string();
     let mut state = call.job.dc.state();
+    check_groups(&state.access, call, "update user failed: ")?;
     let user = state.access.users.get_mut(&name).ok_or_else(|| no_such_user(&name))?;
     apply_user(user, call);
     set_groups(&mut state.access, &name, call);

@@ -89,7 +89,7 @@ fn describe(call: &Call, state: &State, id: &str, pool: &Pool) -> Value {
 
 async fn create(call: &Call) -> Answer {
     let id = call.params.text("poolid").to_string();
-    writable(call, "create pool failed: ").await?;
+    let _held = writable(call, "create pool failed: ").await?;
     let mut state = call.job.dc.state();
     if state.access.pools.contains_key(&id) {
         return Err(Die::new(format!("create pool failed: pool '{id}' already exists")));
@@ -113,29 +113,33 @@ async fn create(call: &Call) -> Answer {
 
 async fn update(call: &Call) -> Answer {
     let id = call.params.text("poolid").to_string();
-    writable(call, "update pools failed: ").await?;
+    let _held = writable(call, "update pools failed: ").await?;
     let mut state = call.job.dc.state();
-    if !state.access.pools.contains_key(&id) {
-        return Err(missing(&id).prefixed("update pools failed: "));
-    }
-    if let Some(comment) = call.params.get("comment")
-        && let Some(pool) = state.access.pools.get_mut(&id)
-    {
-        pool.comment = Some(comment.to_string()).filter(|c| !c.is_empty());
-    }
-    for vmid in split_list(call.params.get("vms").unwrap_or_default()).filter_map(|v| v.parse::<u32>().ok()) {
-        let allowed = state.access.check_modify(&call.job.auth, &format!("/vms/{vmid}"));
-        allowed.map_err(|die| die.prefixed("update pools failed: "))?;
-        move_vm(&mut state, call, &id, vmid).map_err(|die| die.prefixed("update pools failed: "))?;
-    }
-    for storage in split_list(call.params.get("storage").unwrap_or_default()) {
-        let allowed = state.access.check_modify(&call.job.auth, &format!("/storage/{storage}"));
-        allowed.map_err(|die| die.prefixed("update pools failed: "))?;
-        move_storage(&mut state, call, &id, storage).map_err(|die| die.prefixed("update pools failed: "))?;
+    // The file is written once, at the end: what fails on the way changes nothing.
+    let before = state.access.pools.clone();
+    if let Err(die) = edit(&mut state, call, &id) {
+        state.access.pools = before;
+        return Err(die.prefixed("update pools failed: "));
     }
     drop(state);
     changed(call, &id);
     Ok(Reply::default())
+}
+
+fn edit(state: &mut State, call: &Call, id: &str) -> Result<(), Die> {
+    let pool = state.access.pools.get_mut(id).ok_or_else(|| missing(id))?;
+    if let Some(comment) = call.params.get("comment") {
+        pool.comment = Some(comment.to_string()).filter(|c| !c.is_empty());
+    }
+    for vmid in split_list(call.params.get("vms").unwrap_or_default()).filter_map(|v| v.parse::<u32>().ok()) {
+        state.access.check_modify(&call.job.auth, &format!("/vms/{vmid}"))?;
+        move_vm(state, call, id, vmid)?;
+    }
+    for storage in split_list(call.params.get("storage").unwrap_or_default()) {
+        state.access.check_modify(&call.job.auth, &format!("/storage/{storage}"))?;
+        move_storage(state, call, id, storage)?;
+    }
+    Ok(())
 }
 
 fn move_vm(state: &mut State, call: &Call, id: &str, vmid: u32) -> Result<(), Die> {
@@ -152,7 +156,10 @@ fn move_vm(state: &mut State, call: &Call, id: &str, vmid: u32) -> Result<(), Di
                     "VM {vmid} belongs already to pool '{other}' and 'allow-move' is not set"
                 )));
             }
-            _ => {}
+            Some(other) => state
+                .access
+                .check(&call.job.auth, &format!("/pool/{other}"), &["Pool.Allocate"])?,
+            None => {}
         }
     }
     for pool in state.access.pools.values_mut() {
@@ -184,7 +191,7 @@ fn move_storage(state: &mut State, call: &Call, id: &str, storage: &str) -> Resu
 
 async fn delete(call: &Call) -> Answer {
     let id = call.params.text("poolid").to_string();
-    writable(call, "delete pool failed: ").await?;
+    let _held = writable(call, "delete pool failed: ").await?;
     let mut state = call.job.dc.state();
     let failed = |die: Die| die.prefixed("delete pool failed: ");
     let pool = state.access.pools.get(&id).ok_or_else(|| failed(missing(&id)))?;

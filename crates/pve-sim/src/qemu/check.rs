@@ -83,6 +83,13 @@ pub(super) fn devices(state: &State, asker: &Asker<'_>, settings: &Section) -> R
                 let path = format!("/mapping/{kind}/{}", mapping.unwrap_or_default());
                 state.access.check(asker.auth, &path, &["Mapping.Use"])?;
             }
+            "usb" | "hostpci" if !value.contains("host=") && value.contains('=') => {
+                return Err(Die::new("either 'host' or 'mapping' must be set."));
+            }
+            "rng" if value.contains("/dev/hwrng") => {
+                hardware()?;
+                state.access.check(asker.auth, "/mapping/hwrng", &["Mapping.Use"])?;
+            }
             "usb" => return Err(Die::new(format!("only root can set '{key}' config for real devices"))),
             "hostpci" => return Err(Die::new(format!("only root can set '{key}' config for non-mapped devices"))),
             _ => {}
@@ -133,13 +140,9 @@ pub(super) fn storage_access(state: &State, asker: &Asker<'_>, settings: &Sectio
         } else {
             state.check_volume_access(asker.auth, Some(asker.vmid), file)?;
             if let Ok((_, name)) = parse_volid(file)
-                && name.kind() == Some(Kind::Iso)
-                && !drive.is_cdrom()
+                && !matches!(name.kind(), Some(Kind::Iso | Kind::Images))
             {
-                return Err(Die::parameter(
-                    &drive.key,
-                    "explicit 'media=cdrom' is required for iso images",
-                ));
+                return Err(Die::parameter(&drive.key, "content type needs to be 'images' or 'iso'"));
             }
         }
         if let Some(source) = drive.get("import-from") {
@@ -171,14 +174,54 @@ fn import_source(state: &State, asker: &Asker<'_>, key: &str, source: &str) -> R
 }
 
 /// Combinations that only make sense together.
-pub(super) fn drive_syntax(settings: &Section) -> Result<(), Die> {
+pub(super) fn drive_syntax(state: &State, settings: &Section) -> Result<(), Die> {
     for drive in drives_of(settings)? {
-        if drive.get("import-from").is_some() && drive.new_disk().is_none_or(|new| new.size != "0") {
-            let text = "'import-from' requires special syntax - use <storage ID>:0,import-from=<source>";
-            return Err(Die::parameter(&drive.key, text));
+        if drive.get("import-from").is_some() {
+            import_syntax(&drive)?;
+        }
+        if drive.new_disk().is_some() || drive.wants_cloudinit() {
+            continue;
+        }
+        if let Ok((id, name)) = parse_volid(drive.file())
+            && name.require_kind(state.storage(id)?)? == Kind::Iso
+            && drive.get("media") != Some("cdrom")
+        {
+            return Err(Die::parameter(
+                &drive.key,
+                "explicit 'media=cdrom' is required for iso images",
+            ));
         }
     }
     Ok(())
+}
+
+/// What an imported firmware volume holds cannot be seen, so it must be said.
+fn import_syntax(drive: &Drive) -> Result<(), Die> {
+    if drive.new_disk().is_none_or(|new| new.size.parse() != Ok(0.0)) {
+        let text = "'import-from' requires special syntax - use <storage ID>:0,import-from=<source>";
+        return Err(Die::parameter(&drive.key, text));
+    }
+    let required: &[&str] = match drive.key.as_str() {
+        "efidisk0" => &["efitype", "pre-enrolled-keys"],
+        "tpmstate0" => &["version"],
+        _ => &[],
+    };
+    match required.iter().find(|key| drive.get(key).is_none()) {
+        Some(key) => {
+            let text = format!("need to specify '{key}' when using 'import-from'");
+            Err(Die::parameter(&drive.key, text))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Weights of the second version of control groups end at 10000.
+pub(super) fn clamp_cpu_units(settings: &mut Section) {
+    if let Some(units) = settings.get_mut("cpuunits")
+        && units.parse::<u64>().is_ok_and(|n| n > 10_000)
+    {
+        *units = "10000".into();
+    }
 }
 
 /// Keys must at least look like OpenSSH public keys that ssh-keygen takes.

@@ -199,6 +199,7 @@ async fn run(job: &Job, request: &Request) -> Result<(), Die> {
         now.insert("description".into(), description.clone());
     }
     claim(job, request.newid)?;
+    copy_firewall(job, request);
     let mut made = Vec::new();
     let done = fill(job, request, &mut now, drives, &mut made)
         .await
@@ -210,6 +211,14 @@ async fn run(job: &Job, request: &Request) -> Result<(), Die> {
         return Err(die.prefixed("clone failed: "));
     }
     Ok(())
+}
+
+/// A clone is guarded like its original.
+fn copy_firewall(job: &Job, request: &Request) {
+    let mut state = job.dc.state();
+    if let Some(file) = state.firewalls.get(&request.vmid).cloned() {
+        state.firewalls.insert(request.newid, file);
+    }
 }
 
 /// Addresses and ids are never shared with the original.

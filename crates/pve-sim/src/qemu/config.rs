@@ -149,10 +149,12 @@ fn prepare(job: &Job, mut params: Params) -> Result<Update, Die> {
     };
     read_settings(&params, &mut update);
     check::ssh_keys(&update.settings)?;
+    check::clamp_cpu_units(&mut update.settings);
     if delete.is_empty() && revert.is_empty() && update.settings.is_empty() && update.undefined.is_none() {
         return Err(Die::new("no options specified"));
     }
     read_lists(&mut update, &delete, &revert)?;
+    check::drive_syntax(&job.dc.state(), &update.settings)?;
     normalize(job, &mut update.settings)?;
     check_request(job, &update)?;
     Ok(update)
@@ -201,7 +203,7 @@ fn read_lists(update: &mut Update, delete: &str, revert: &str) -> Result<(), Die
         if update.settings.contains_key(key) {
             return Err(Die::parameter(
                 "delete",
-                format!("you can't use '-{key}' and '-revert {key}' at the same time"),
+                format!("you can't use '-{key}' and -revert {key}' at the same time"),
             ));
         }
         update.revert.push(key.into());
@@ -217,7 +219,7 @@ fn read_lists(update: &mut Update, delete: &str, revert: &str) -> Result<(), Die
         if update.revert.iter().any(|r| r == key) {
             return Err(Die::parameter(
                 "revert",
-                format!("you can't use '-delete {key}' and '-revert {key}' at the same time"),
+                format!("you can't use '-delete {key}' and -revert {key}' at the same time"),
             ));
         }
         if !option_exists(key) {
@@ -250,18 +252,17 @@ fn check_request(job: &Job, update: &Update) -> Result<(), Die> {
     check::options(&state, &asker, update.delete.iter().map(String::as_str))?;
     check::options(&state, &asker, update.settings.keys().map(String::as_str))?;
     check::storage_access(&state, &asker, &update.settings)?;
-    check::devices(&state, &asker, &update.settings).map_err(as_modify)?;
     check::bridges(&state, &job.auth, &update.settings)?;
-    check::drive_syntax(&update.settings)?;
     let conf = &state.vm(&job.host, update.vmid)?.conf;
     conf.check_digest(update.digest.as_deref())?;
     if update.skiplock { Ok(()) } else { conf.check_lock() }
 }
 
-/// On a change PVE says `modify` where a create says `set`.
-fn as_modify(mut die: Die) -> Die {
-    if die.message.ends_with("for real devices") || die.message.ends_with("for non-mapped devices") {
-        die.message = die.message.replacen("only root can set", "only root can modify", 1);
+/// Of serial ports PVE says `modify` or `delete` where a create says `set`.
+fn of_serial(key: &str, verb: &str, mut die: Die) -> Die {
+    if key.starts_with("serial") {
+        let text = format!("only root can {verb}");
+        die.message = die.message.replacen("only root can set", &text, 1);
     }
     die
 }
@@ -349,11 +350,7 @@ struct Modified {
 
 impl Modified {
     fn new(conf: &Conf) -> Self {
-        let order = conf
-            .pending
-            .get("boot")
-            .or(conf.now.get("boot"))
-            .and_then(|b| b.strip_prefix("order="));
+        let order = conf.get("boot").and_then(|b| b.strip_prefix("order="));
         Self {
             keys: BTreeSet::new(),
             boot: order.map(|o| o.split(';').map(Into::into).collect()).unwrap_or_default(),
@@ -414,10 +411,7 @@ fn check_delete(job: &Job, vmid: u32, key: &str, value: &str, conf: &Conf) -> Re
         return check::bridges(&state, &job.auth, &[(key.to_string(), value.to_string())].into());
     }
     let devices = check::devices(&state, &asker, &[(key.to_string(), value.to_string())].into());
-    devices.map_err(|mut die| {
-        die.message = die.message.replacen("only root can set", "only root can delete", 1);
-        die
-    })
+    devices.map_err(|die| of_serial(key, "delete", die))
 }
 
 async fn delete_unused(job: &Job, vmid: u32, key: &str, value: &str, mut conf: Conf) -> Result<(), Die> {
@@ -459,7 +453,9 @@ async fn set_one(job: &Job, update: &Update, key: &str, value: &str, modified: &
 
 async fn set_drive(job: &Job, vmid: u32, key: &str, value: &str, conf: &mut Conf, modified: &mut Modified) -> Result<(), Die> {
     if let Some(old) = conf.get(key) {
-        check_drive(job, vmid, &Drive::parse(key, old)?)?;
+        let old = Drive::parse(key, old)?;
+        check_drive(job, vmid, &old)?;
+        check_tpm_version(&old, &Drive::parse(key, value)?)?;
     }
     check_drive(job, vmid, &Drive::parse(key, value)?)?;
     if let Some(old) = conf.pending.get(key).and_then(|v| Drive::parse(key, v).ok()) {
@@ -475,6 +471,14 @@ async fn set_drive(job: &Job, vmid: u32, key: &str, value: &str, conf: &mut Conf
     Ok(())
 }
 
+fn check_tpm_version(old: &Drive, new: &Drive) -> Result<(), Die> {
+    let version = |drive: &Drive| drive.get("version").unwrap_or("v1.2").to_string();
+    if old.key == "tpmstate0" && old.file() == new.file() && version(old) != version(new) {
+        return Err(Die::new("cannot change TPM state version after creation"));
+    }
+    Ok(())
+}
+
 fn set_plain(job: &Job, update: &Update, key: &str, value: &str, conf: &mut Conf, modified: &mut Modified) -> Result<(), Die> {
     let state = job.dc.state();
     let asker = Asker {
@@ -483,6 +487,11 @@ fn set_plain(job: &Job, update: &Update, key: &str, value: &str, conf: &mut Conf
         pool: None,
     };
     let mut value = value.to_string();
+    let old = conf.get(key).map(ToString::to_string);
+    for device in old.iter().chain([&value]) {
+        let devices = check::devices(&state, &asker, &[(key.to_string(), device.clone())].into());
+        devices.map_err(|die| of_serial(key, "modify", die))?;
+    }
     if key == "tags" {
         check::tags(&state, &asker, conf.get("tags").unwrap_or_default(), &value)?;
         value = check::normal_tags(&state, &value);
@@ -504,6 +513,9 @@ fn set_plain(job: &Job, update: &Update, key: &str, value: &str, conf: &mut Conf
             }
         }
         value = print_boot(&devices);
+        if conf.now.contains_key("bootdisk") {
+            conf.delete.insert("bootdisk".into(), false);
+        }
         modified.boot = devices;
     }
     conf.pending.insert(key.into(), value);

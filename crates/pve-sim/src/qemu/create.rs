@@ -42,6 +42,7 @@ pub(super) async fn create(call: Call) -> Answer {
     let job = call.job.clone();
     let mut creation = read(&call);
     check::ssh_keys(&creation.settings)?;
+    check::clamp_cpu_units(&mut creation.settings);
     check_request(&call, &creation)?;
     add_macs(&job, &mut creation.settings)?;
     let vmid = creation.vmid;
@@ -102,13 +103,16 @@ fn check_request(call: &Call, creation: &Creation) -> Result<(), Die> {
             .access
             .check(auth, &format!("/storage/{storage}"), &["Datastore.AllocateSpace"])?;
     }
+    if creation.ha {
+        state.access.check(auth, "/", &["Sys.Console"])?;
+    }
+    if creation.start {
+        state.access.check_vm(auth, vmid, pool, &["VM.PowerMgmt"])?;
+    }
     let allowed = state.access.may(auth, &format!("/vms/{vmid}"), &["VM.Allocate"])
         || pool.is_some_and(|p| state.access.may(auth, &format!("/pool/{p}"), &["VM.Allocate"]));
     if !allowed {
         return Err(Die::permission(""));
-    }
-    if creation.ha {
-        state.access.check(auth, "/", &["Sys.Console"])?;
     }
     if let Some(archive) = call.params.get("archive") {
         return Err(restore_refusal(&state, call, archive));
@@ -118,7 +122,7 @@ fn check_request(call: &Call, creation: &Creation) -> Result<(), Die> {
     check::options(&state, &asker, creation.settings.keys().map(String::as_str))?;
     check::devices(&state, &asker, &creation.settings)?;
     check::bridges(&state, auth, &creation.settings)?;
-    check::drive_syntax(&creation.settings)
+    check::drive_syntax(&state, &creation.settings)
 }
 
 /// Backups are not simulated; what PVE refuses before it looks into one is.

@@ -78,7 +78,11 @@ async fn destroy(job: &Job, removal: Removal) -> Result<(), Die> {
     zombie.now.insert("lock".into(), "destroyed".into());
     job.save(vmid, zombie)?;
     purge(job, removal);
-    job.dc.state().vms.remove(&vmid);
+    {
+        let mut state = job.dc.state();
+        state.vms.remove(&vmid);
+        state.firewalls.remove(&vmid);
+    }
     job.dc.tell(job, &Effect::VmRemoved { vmid });
     Ok(())
 }

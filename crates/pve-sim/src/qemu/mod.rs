@@ -212,6 +212,7 @@ pub(crate) async fn handle(call: Call) -> Answer {
         _ if rest.starts_with("/status/") => power::handle(call).await,
         ("POST", "/agent") => agent::handle(call).await,
         _ if rest.starts_with("/agent/") => agent::handle(call).await,
+        _ if rest.starts_with("/firewall") => crate::firewall::handle(call).await,
         _ if rest.starts_with("/snapshot") => snapshot::handle(call).await,
         _ => call.not_simulated(),
     }

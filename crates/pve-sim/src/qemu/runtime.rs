@@ -243,6 +243,8 @@ pub(crate) fn start_initial(dc: &Datacenter, world: &World) {
 /// What keeps a VM from starting.
 pub(super) fn check_startable(job: &Job, conf: &Conf) -> Result<(), Die> {
     let state = job.dc.state();
+    let memory = current_memory(conf.get("memory")) << 20;
+    let host = state.nodes.get(&job.host);
     for drive in drives(&conf.now) {
         let Some((id, _)) = drive.volume() else { continue };
         let storage = state.storage_on(id, &job.host)?;
@@ -253,13 +255,15 @@ pub(super) fn check_startable(job: &Job, conf: &Conf) -> Result<(), Die> {
     for (key, value) in conf.now.iter().filter(|(key, _)| is_net(key)) {
         let net = Net::parse(key, value)?;
         let bridge = net.get("bridge").unwrap_or_default();
-        let known = state
-            .nodes
-            .get(&job.host)
-            .is_some_and(|n| bridge.is_empty() || n.bridges.contains_key(bridge));
+        let known = host.is_some_and(|n| bridge.is_empty() || n.bridges.contains_key(bridge));
         if !known {
             return Err(Die::new(format!("bridge '{bridge}' does not exist")));
         }
+    }
+    // Linux promises more memory than there is, but not to one process.
+    if host.is_some_and(|n| memory > n.maxmem) {
+        job.say("kvm: cannot set up guest memory 'pc.ram': Cannot allocate memory");
+        return Err(Die::new("start failed: QEMU exited with code 1"));
     }
     Ok(())
 }

@@ -101,8 +101,20 @@ fn check_single(name: &str, value: &str) -> Result<(), String> {
             "value does not look like a valid disk size".to_string() + &format!(": {value}"),
         ),
         "pve-qm-bootdev" => require(is_bootdev(value), format!("invalid boot device '{value}'")),
+        "pve-hotplug-features" => check_hotplug(value),
         "pve-ha-resource-or-vm-id" | "pve-ha-resource-id" => check_ha_id(name, value),
         _ => check_network(name, value),
+    }
+}
+
+fn check_hotplug(value: &str) -> Result<(), String> {
+    if matches!(value, "0" | "1") {
+        return Ok(());
+    }
+    let known = ["network", "disk", "cpu", "memory", "usb", "cloudinit"];
+    match split_list(value).find(|feature| !known.contains(feature)) {
+        Some(feature) => Err(format!("invalid hotplug feature '{feature}'")),
+        None => Ok(()),
     }
 }
 
@@ -110,6 +122,8 @@ fn check_single(name: &str, value: &str) -> Result<(), String> {
 fn check_network(name: &str, value: &str) -> Result<(), String> {
     let require = |fits: bool, text: String| if fits { Ok(()) } else { Err(text) };
     match name {
+        "pve-fw-dport-spec" | "pve-fw-sport-spec" => crate::firewall::check_ports(value),
+        "pve-fw-protocol-spec" => crate::firewall::check_protocol(value),
         "mac-addr" => require(
             is_unicast_mac(value),
             "value does not look like a valid unicast MAC address".into(),

@@ -6,6 +6,7 @@ use super::Storage;
 use crate::datacenter::{Answer, Reply};
 use crate::die::Die;
 use crate::dispatch::Call;
+use crate::locks::Held;
 use crate::observe::Effect;
 use crate::schema::{Params, split_list};
 
@@ -68,14 +69,10 @@ fn list(call: &Call) -> Answer {
 }
 
 /// storage.cfg is written under a cluster lock.
-async fn writable(call: &Call, what: &str) -> Result<(), Die> {
-    if call.job.dc.state().quorate(&call.contacted) {
-        return Ok(());
-    }
-    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
-    Err(Die::new(format!(
-        "{what} storage failed: cfs-lock 'file-storage_cfg' error: no quorum!"
-    )))
+async fn writable(call: &Call, what: &str) -> Result<Held, Die> {
+    let locks = call.job.dc.locks();
+    let taken = locks.take_cluster(&call.job, &call.contacted, "file-storage_cfg").await;
+    taken.map_err(|die| die.prefixed(&format!("{what} storage failed: ")))
 }
 
 fn changed(call: &Call, id: &str) {
@@ -95,7 +92,7 @@ async fn create(call: &Call) -> Answer {
     if let Some(missing) = required.iter().find(|name| !call.params.has(name)) {
         return Err(Die::new(format!("missing value for required option '{missing}'")));
     }
-    writable(call, "create").await?;
+    let _held = writable(call, "create").await?;
     let mut state = call.job.dc.state();
     if state.storages.contains_key(&id) {
         return Err(Die::new(format!("create storage failed: storage ID '{id}' already defined")));
@@ -143,7 +140,7 @@ fn apply(storage: &mut Storage, params: &Params) {
 
 async fn update(call: &Call) -> Answer {
     let id = call.params.text("storage").to_string();
-    writable(call, "update").await?;
+    let _held = writable(call, "update").await?;
     let mut state = call.job.dc.state();
     let Some(storage) = state.storages.get_mut(&id) else {
         return Err(Die::new(format!("update storage failed: storage '{id}' does not exist")));
@@ -165,7 +162,7 @@ async fn update(call: &Call) -> Answer {
 
 async fn delete(call: &Call) -> Answer {
     let id = call.params.text("storage").to_string();
-    writable(call, "delete").await?;
+    let _held = writable(call, "delete").await?;
     let removed = call.job.dc.state().storages.shift_remove(&id);
     if removed.is_none() {
         return Err(Die::new(format!("delete storage failed: storage '{id}' does not exist")));

@@ -149,6 +149,20 @@ impl State {
     }
 
     /// Whether a caller may use a volume for a VM.
+    /// Gives a volume to another VM, under the first free name there.
+    pub fn rename_volume(&mut self, host: &str, volid: &str, vmid: u32) -> Result<String, Die> {
+        let id = volid.split(':').next().unwrap_or_default().to_string();
+        let (storage, place) = (self.storage(&id)?.clone(), self.place(&id, host).to_string());
+        let gone = || Die::new(format!("volume '{volid}' does not exist"));
+        let mut volume = self.volumes.remove(&place, volid).ok_or_else(gone)?;
+        let name = self.volumes.next_disk(&place, &id, &storage, vmid, &volume.format);
+        volume.volid = volume::volid_of(&storage, &id, vmid, &name);
+        volume.vmid = Some(vmid);
+        let renamed = volume.volid.clone();
+        self.volumes.insert(&place, volume);
+        Ok(renamed)
+    }
+
     pub fn check_volume_access(&self, auth: &Auth, vmid: Option<u32>, volid: &str) -> Result<(), Die> {
         let Ok((id, name)) = parse_volid(volid) else {
             if auth.is_root() {

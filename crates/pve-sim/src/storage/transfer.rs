@@ -392,12 +392,17 @@ async fn fetch(job: &Job, goal: &Target, url: &str, check: bool) -> Result<Bytes
 }
 
 fn decompress(job: &Job, goal: &Target, bytes: &[u8]) -> Result<Bytes, Die> {
-    let temporary = format!("{}.tmp_dwnl.{}", goal.path, job.dc.state().next_pid());
-    job.say(format!("decompressing {temporary} to {}", goal.path));
+    let pid = job.dc.state().next_pid();
+    let temporary = format!("{}.tmp_dwnl.{pid}", goal.path);
+    job.say(format!("decompressing {temporary} to {}.tmp_dcom.{pid}", goal.path));
     let mut out = Vec::new();
     match GzDecoder::new(bytes).read_to_end(&mut out) {
         Ok(_) => Ok(out.into()),
-        Err(_) => Err(Die::new(format!("command 'zcat {temporary}' failed: exit code 1"))),
+        Err(_) => {
+            job.say("");
+            job.say(format!("gzip: {temporary}: not in gzip format"));
+            Err(Die::new(format!("command 'zcat {temporary}' failed: exit code 1")))
+        }
     }
 }
 
