@@ -58,8 +58,9 @@ fn to_storage(call: &Call, storage: &str) -> Answer {
         digest: params.get("digest").map(Into::into),
         limit: params.int("bwlimit").map(|kib| kib as u64 * 1024),
     };
-    let access = &call.job.dc.state().access;
-    access.check(&call.job.auth, &format!("/storage/{storage}"), &["Datastore.AllocateSpace"])?;
+    let path = format!("/storage/{storage}");
+    let allowed = |job: &Job| job.dc.state().access.check(&job.auth, &path, &["Datastore.AllocateSpace"]);
+    allowed(&call.job)?;
     check(&call.job, &wanted)?;
     let upid = call.job.fork("qmmove", &wanted.vmid.to_string(), move |job| async move {
         let _held = job.lock_vm(wanted.vmid, 10).await?;
