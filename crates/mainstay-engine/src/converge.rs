@@ -14,7 +14,7 @@ use crate::derive;
 use crate::event::{Event, Events};
 use crate::execute::{Outcome, execute};
 use crate::failure::{Failure, Kind};
-use crate::lease::{self, Holder};
+use crate::lease::{self, Carrier, Holder};
 use crate::limits::Limits;
 use crate::observe::{Scope, Sight, observe};
 use crate::preflight;
@@ -63,6 +63,13 @@ pub struct Report {
     pub plan: Arc<Plan>,
 }
 
+impl Report {
+    /// Whether all that the file asks for is so. What stays as it is for good does not count against it.
+    pub fn is_settled(&self) -> bool {
+        !self.held.iter().any(Held::holds_up)
+    }
+}
+
 /// How it ended otherwise.
 #[derive(Debug)]
 pub enum RunError {
@@ -87,6 +94,8 @@ pub enum RunError {
         done: usize,
         left: usize,
     },
+    /// Left at once by the user; what was begun goes on without us.
+    Left,
     /// A plan of ours that breaks our own rules, and was not carried out.
     Unsound(Vec<String>),
     NotSettled {
@@ -139,7 +148,11 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
     let mut patience = Patience::default();
     for round in 1..=ROUNDS_MAX {
         run.events.tell(Event::Observing { round });
-        let (plan, _, observed) = look_and_plan(run).await?;
+        // Looking changes nothing: whoever wants to stop need not wait for it.
+        let Some(looked) = run.stop.run_until_cancelled(look_and_plan(run)).await else {
+            return Err(RunError::Stopped { done, left: 0 });
+        };
+        let (plan, _, observed) = looked?;
         let plan = Arc::new(plan);
         if !plan.refusals.is_empty() {
             return Err(RunError::Refused(plan));
@@ -196,7 +209,8 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
             });
         }
         if !outcome.failed.is_empty() {
-            tokio::time::sleep(run.site.jitter(PAUSE_AFTER_FAILURE)).await;
+            let pause = tokio::time::sleep(run.site.jitter(PAUSE_AFTER_FAILURE));
+            let _ = run.stop.run_until_cancelled(pause).await;
         }
     }
     Err(RunError::NotSettled { rounds: ROUNDS_MAX })
@@ -212,7 +226,7 @@ struct Patience {
 impl Patience {
     /// Whether another look is worth its while: something held may pass, and the reasons have not been the same for too long.
     fn is_left(&mut self, plan: &Plan, events: &Events) -> bool {
-        let mut passing = plan.held.iter().filter(|held| held.passes).peekable();
+        let mut passing = plan.held.iter().filter(|held| held.passes()).peekable();
         if passing.peek().is_none() {
             return false;
         }
@@ -246,8 +260,8 @@ async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Outcome {
     let work = execute(plan, run.site, &limits, &run.events, &run.stop);
     let carrier = run
         .secrets
-        .and_then(|secrets| lease::carrier(observed, derive::cluster_id(secrets)));
-    let Some(carrier) = carrier.filter(|vm| !is_removed(plan, vm.vmid)) else {
+        .and_then(|secrets| Carrier::of(plan, observed, derive::cluster_id(secrets)));
+    let Some(carrier) = carrier else {
         return work.await;
     };
     let outcome = tokio::select! {
@@ -257,10 +271,6 @@ async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Outcome {
     };
     lease::release(run.site, &limits, &carrier).await;
     outcome
-}
-
-fn is_removed(plan: &Plan, vmid: u32) -> bool {
-    plan.removals().any(|step| step.action.vm().is_some_and(|vm| vm.vmid == vmid))
 }
 
 fn shared_storages(observed: &Observed) -> BTreeSet<String> {
@@ -284,7 +294,7 @@ impl RunError {
             Self::Leased(_) | Self::NotApproved(_) => 4,
             Self::Lacking(_) => 1,
             Self::Failed { failed, .. } => failed.iter().map(|(_, failure)| failure.kind.exit_code()).max().unwrap_or(1),
-            Self::Stopped { .. } => 130,
+            Self::Stopped { .. } | Self::Left => 130,
             Self::Unsound(_) => 70,
             Self::NotSettled { .. } => 1,
         }
@@ -307,7 +317,7 @@ impl RunError {
             Self::Refused(_) | Self::Leased(_) | Self::NotApproved(_) => Kind::Refused,
             Self::Lacking(_) => Kind::Denied,
             Self::Failed { failed, .. } => failed.first().map_or(Kind::Failed, |(_, failure)| failure.kind),
-            Self::Stopped { .. } | Self::NotSettled { .. } => Kind::Unsettled,
+            Self::Stopped { .. } | Self::Left | Self::NotSettled { .. } => Kind::Unsettled,
             Self::Unsound(_) => Kind::Bug,
         }
     }

@@ -1,6 +1,6 @@
 //! From the file and the secrets to everything that the plan must be told: versions, image, one config per machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mainstay_plan::{Config, Desired, Facts, Image, Observed, SYSTEM_SERIAL, Versions, resolve, running};
 use mainstay_spec::{Cni, Distro, Machine, Role, Spec};
@@ -58,6 +58,17 @@ pub fn image(spec: &Spec, versions: &Versions) -> Image {
         schematic: assets.schematic,
         size: None,
     }
+}
+
+/// The image files of a cluster that is to go: that of what runs, and that of what the file asks for, which may be another.
+pub fn image_files(spec: &Spec, secrets: Option<&Secrets>, observed: &Observed) -> Result<BTreeSet<String>, Failure> {
+    let there = secrets.and_then(|secrets| running(observed, cluster_id(secrets)));
+    let wanted = resolve(spec, there.as_ref()).map_err(|error| Failure::new(Kind::Refused, error.to_string()))?;
+    Ok(there
+        .iter()
+        .chain([&wanted])
+        .map(|versions| image(spec, versions).file)
+        .collect())
 }
 
 fn assets(spec: &Spec, versions: &Versions) -> Assets {

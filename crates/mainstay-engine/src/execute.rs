@@ -39,7 +39,7 @@ pub async fn execute(plan: &Plan, site: &Site, limits: &Limits, events: &Events,
     let mut running = FuturesUnordered::new();
     let mut in_flight: BTreeSet<StepId> = BTreeSet::new();
     loop {
-        if !outcome.stopped {
+        if !stop.is_cancelled() {
             let ready: Vec<StepId> = waiting
                 .values()
                 .filter(|step| step.needs.iter().all(|need| ended.contains(need)))

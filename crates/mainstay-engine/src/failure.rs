@@ -37,6 +37,8 @@ pub enum Kind {
     Unsettled,
     /// The world is not as the plan saw it any more: look and plan again.
     Changed,
+    /// Everything else is done; what is left waits for something outside.
+    Held,
     /// An invariant of ours broke.
     Bug,
 }
@@ -52,6 +54,7 @@ impl Kind {
             Self::Failed => "failed",
             Self::Unsettled => "unsettled",
             Self::Changed => "changed",
+            Self::Held => "held",
             Self::Bug => "bug",
         }
     }
@@ -59,6 +62,7 @@ impl Kind {
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Refused => 4,
+            Self::Held => 5,
             Self::Bug => 70,
             _ => 1,
         }
@@ -161,6 +165,21 @@ impl fmt::Display for Failure {
 impl StdError for Failure {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// A way that did not open, most often that to the jump host or through it.
+impl From<DialError> for Failure {
+    fn from(error: DialError) -> Self {
+        let kind = if error.is_of_the_jump_host() {
+            Kind::Denied
+        } else {
+            Kind::Unreachable
+        };
+        let mut failure = Self::new(kind, error.to_string());
+        failure.help.extend(error.remedy());
+        failure.why = StdError::source(&error).map(ToString::to_string);
+        failure
     }
 }
 

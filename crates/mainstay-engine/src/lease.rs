@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_plan::{Lease, Mark, Observed, Ownership, VmRef, ownership, with_lease};
+use mainstay_plan::{Action, Lease, Mark, Observed, Ownership, Plan, VmRef, ownership, with_lease};
 use pve_api::{Description, qemu};
 use uuid::Uuid;
 
@@ -15,6 +15,8 @@ use crate::site::Site;
 /// A lease that is not renewed ends after this.
 const LASTS: Duration = Duration::from_secs(120);
 const RENEWED: Duration = Duration::from_secs(45);
+/// The machine that is to carry it may be a moment from being made.
+const TRIED_AGAIN: Duration = Duration::from_secs(2);
 
 /// Who asks: `user@machine`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,18 +34,44 @@ pub fn held_by_another(observed: &Observed, cluster_id: Uuid, holder: &Holder, n
     observed.held_by(cluster_id, now).filter(|lease| lease.who != holder.0)
 }
 
-/// The machine that carries the lease: the one with the lowest VMID that is ours beyond doubt.
-pub fn carrier(observed: &Observed, cluster_id: Uuid) -> Option<VmRef> {
-    let vms = observed.vms.yes()?.values();
-    let mut ours = vms.filter(|vm| matches!(ownership(vm, cluster_id, None), Ownership::Ours(_)));
-    ours.next().map(|vm| VmRef {
-        host: vm.host.clone(),
-        vmid: vm.vmid,
-    })
+/// The machine that carries the lease of a cluster.
+pub struct Carrier {
+    vm: VmRef,
+    cluster_id: Uuid,
+}
+
+impl Carrier {
+    /// The machine with the lowest VMID that is ours beyond doubt and stays; in a new cluster, the first that will be.
+    pub fn of(plan: &Plan, observed: &Observed, cluster_id: Uuid) -> Option<Self> {
+        let vms = observed.vms.yes()?.values();
+        let mut ours = vms.filter(|vm| matches!(ownership(vm, cluster_id, None), Ownership::Ours(_)));
+        let there = ours.next().map(|vm| VmRef {
+            host: vm.host.clone(),
+            vmid: vm.vmid,
+        });
+        let goes = |vm: &VmRef| {
+            plan.removals()
+                .any(|step| step.action.vm().is_some_and(|gone| gone.vmid == vm.vmid))
+        };
+        let vm = match there {
+            Some(vm) if goes(&vm) => return None,
+            Some(vm) => vm,
+            None => first_claimed(plan)?,
+        };
+        Some(Self { vm, cluster_id })
+    }
+}
+
+fn first_claimed(plan: &Plan) -> Option<VmRef> {
+    let claims = plan
+        .steps
+        .iter()
+        .filter(|step| matches!(step.action, Action::MachineClaim(_)));
+    claims.filter_map(|step| step.action.vm().cloned()).min_by_key(|vm| vm.vmid)
 }
 
 /// Renews the lease as long as it is polled. Never ends by itself; what goes wrong is nobody's reason to stop.
-pub async fn keep(site: &Site, limits: &Limits, carrier: &VmRef, holder: &Holder) {
+pub async fn keep(site: &Site, limits: &Limits, carrier: &Carrier, holder: &Holder) {
     let since = site.env.wall.now();
     loop {
         let until = site.env.wall.now() + LASTS;
@@ -52,24 +80,26 @@ pub async fn keep(site: &Site, limits: &Limits, carrier: &VmRef, holder: &Holder
             since,
             until,
         };
-        let _ = write(site, limits, carrier, Some(lease)).await;
-        tokio::time::sleep(RENEWED).await;
+        let written = write(site, limits, carrier, Some(lease)).await;
+        tokio::time::sleep(if written.is_ok() { RENEWED } else { TRIED_AGAIN }).await;
     }
 }
 
 /// Takes the lease off.
-pub async fn release(site: &Site, limits: &Limits, carrier: &VmRef) {
+pub async fn release(site: &Site, limits: &Limits, carrier: &Carrier) {
     let _ = write(site, limits, carrier, None).await;
 }
 
 /// Compare-and-set on what was just read: an edit by somebody else in between wins.
-async fn write(site: &Site, limits: &Limits, carrier: &VmRef, lease: Option<Lease>) -> Result<(), Failure> {
-    let _slot = limits.vm(carrier.vmid).await;
-    let (host, vmid) = (crate::act::named(&carrier.host)?, crate::act::named(carrier.vmid)?);
+async fn write(site: &Site, limits: &Limits, carrier: &Carrier, lease: Option<Lease>) -> Result<(), Failure> {
+    let vm = &carrier.vm;
+    let _slot = limits.vm(vm.vmid).await;
+    let (host, vmid) = (crate::act::named(&vm.host)?, crate::act::named(vm.vmid)?);
     let config = site.pve.call(qemu::config(&host, vmid)).await?;
     let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
     let after = with_lease(before, lease);
-    if after == before || Mark::parse(before).is_none() {
+    let ours = Mark::parse(before).is_some_and(|mark| mark.cluster_id == carrier.cluster_id);
+    if after == before || !ours {
         return Ok(());
     }
     let mut change = qemu::Change {

@@ -26,4 +26,4 @@ pub use journal::{Entry, Journal};
 pub use lease::Holder;
 pub use observe::{Scope, Sight, observe};
 pub use secrets::{SecretsError, SecretsFile, keys, readers};
-pub use site::{Keys, Site};
+pub use site::{Keys, Site, TALOS_PORT};

@@ -70,10 +70,15 @@ pub async fn observe(site: &Site, scope: &Scope<'_>) -> Result<Sight, Failure> {
     let deleted = site.journal.deleted_volumes();
     // Nobody's business waits for silence: the addresses are tried while Proxmox VE answers.
     let (datacenter, answers) = tokio::join!(pve::look(&site.pve, scope, &deleted), probe_all(site, scope));
-    let datacenter = datacenter?;
-    let running = machines_that_run(&datacenter.vms, scope);
+    let mut datacenter = datacenter?;
+    let mut running = machines_that_run(&datacenter.vms, scope);
+    if answers.iter().any(|answer| is_strange(answer, scope, &running)) {
+        pve::ask_hosts_for_power(&site.pve, &mut datacenter.vms).await;
+        running = machines_that_run(&datacenter.vms, scope);
+    }
     let guests = guests::look(site, scope, &running).await;
-    let taken: BTreeSet<Ipv4Addr> = running.values().copied().collect();
+    let mut answers = answers;
+    answers.retain(|address, seen| seen.yes().is_none() || is_strange((address, seen), scope, &running));
     let observed = Observed {
         pve: datacenter.version,
         quorate: datacenter.quorate,
@@ -84,11 +89,7 @@ pub async fn observe(site: &Site, scope: &Scope<'_>) -> Result<Sight, Failure> {
         images: datacenter.images,
         talos: guests.talos,
         etcd: guests.etcd,
-        answers: answers
-            .into_iter()
-            .filter(|(address, _)| !taken.contains(address))
-            .filter(|(address, _)| scope.vip != Some(*address) || taken.is_empty())
-            .collect(),
+        answers,
         kubernetes: guests.kubernetes,
         tasks: datacenter.tasks,
     };
@@ -96,6 +97,14 @@ pub async fn observe(site: &Site, scope: &Scope<'_>) -> Result<Sight, Failure> {
         observed,
         permissions: datacenter.permissions,
     })
+}
+
+/// Somebody answers where no machine of ours runs that could.
+fn is_strange(answer: (&Ipv4Addr, &Seen<Answer>), scope: &Scope<'_>, running: &BTreeMap<String, Ipv4Addr>) -> bool {
+    let (address, Seen::Yes(_)) = answer else { return false };
+    let ours = running.values().any(|taken| taken == address);
+    let our_vip = scope.vip == Some(*address) && !running.is_empty();
+    !ours && !our_vip
 }
 
 /// Machines of ours that have power, by name and address: those of the file, and those that only their mark still knows.

@@ -1,4 +1,4 @@
-//! The secrets file: made once, before the first request, encrypted before it touches a disk, and never made anew for a cluster that exists.
+//! The secrets file: made once, before the first change, encrypted before it touches a disk, and never made anew for a cluster that exists.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,21 +76,13 @@ impl SecretsFile {
         sops_file::recipients(&content.unwrap_or_default()).map_err(|source| self.sops(source))
     }
 
-    /// Makes the secrets of a new cluster and writes them, encrypted, where no file is.
-    pub fn mint(
-        &self,
-        env: &Env,
-        contract: Contract,
-        service_account: ServiceAccountKey,
-        readers: &Rule,
-    ) -> Result<Secrets, SecretsError> {
+    /// The secrets of a new cluster, in memory.
+    pub fn make(env: &Env, contract: Contract, service_account: ServiceAccountKey) -> Result<Secrets, SecretsError> {
         let mut rng = env.entropy.fork("secrets").rng();
-        let secrets = Secrets::generate(&mut rng, env.wall.now(), contract, service_account)?;
-        self.store(&secrets, readers, env.wall.now(), &env.entropy)?;
-        Ok(secrets)
+        Ok(Secrets::generate(&mut rng, env.wall.now(), contract, service_account)?)
     }
 
-    /// Writes a bundle that came from elsewhere, where no file is.
+    /// Writes a bundle, encrypted, where no file is.
     pub fn store(&self, secrets: &Secrets, readers: &Rule, now: Timestamp, entropy: &Entropy) -> Result<(), SecretsError> {
         let mut rng = entropy.fork("secrets file").rng();
         let text = secrets.to_talosctl_yaml();

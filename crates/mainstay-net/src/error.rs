@@ -28,6 +28,8 @@ pub enum Operation {
     Resolve,
     Connect,
     TlsHandshake,
+    /// Connecting to the jump host itself.
+    SshConnect,
     SshHandshake,
     SshLogin {
         user: String,
@@ -152,6 +154,19 @@ impl DialError {
         )
     }
 
+    /// Whether the jump host itself says no. Then nothing behind it can be reached before somebody mends that, however long one waits.
+    pub fn is_of_the_jump_host(&self) -> bool {
+        matches!(
+            self.0.fault,
+            Fault::HostKeyUnknown { .. }
+                | Fault::HostKeyChanged { .. }
+                | Fault::LoginRefused { .. }
+                | Fault::KeyUnusable(_)
+                | Fault::AgentUnusable(_)
+                | Fault::ForwardingProhibited
+        )
+    }
+
     /// What the user can do about it.
     pub fn remedy(&self) -> Option<String> {
         let Inner {
@@ -174,6 +189,7 @@ impl fmt::Display for DialError {
             Operation::Resolve => write!(f, "look up {}", target.host)?,
             Operation::Connect => write!(f, "connect to {target}")?,
             Operation::TlsHandshake => write!(f, "TLS handshake with {target}")?,
+            Operation::SshConnect => write!(f, "connect to jump host {target}")?,
             Operation::SshHandshake => write!(f, "SSH handshake with jump host {target}")?,
             Operation::SshLogin { user } => write!(f, "log in to jump host {target} as {user}")?,
             Operation::SshForward { jump } => write!(f, "connect to {target} through jump host {jump}")?,
@@ -251,12 +267,21 @@ impl Fault {
 
     fn remedy(&self, target: &Target, operation: &Operation) -> Option<String> {
         Some(match self {
+            Self::Refused if *operation == Operation::SshConnect => {
+                format!("check that sshd listens on port {} of {}", target.port, target.host)
+            }
             Self::Refused => format!(
                 "check that the service listens on port {} and that nothing in between rejects it",
                 target.port
             ),
             Self::TimedOut { .. } | Self::Unreachable => match operation {
                 Operation::SshForward { jump } => format!("check that {} is up and that {} can reach it", target.host, jump.host),
+                Operation::SshConnect | Operation::SshHandshake => {
+                    format!(
+                        "check that {} is up and reachable from here, and its name and port in `datacenter.jump`",
+                        target.host
+                    )
+                }
                 _ => format!(
                     "check that {} is up and reachable from here; if only a Proxmox host can reach it, set `datacenter.jump`",
                     target.host

@@ -2,7 +2,7 @@
 //!
 //! | outside | here |
 //! |---|---|
-//! | connections out | [`Dialer`]: [`Tcp`], [`Jump`] (SSH), [`Routes`] among them, [`SimNet`] in memory |
+//! | connections out | [`Dialer`]: [`Tcp`], [`Jump`] (SSH), [`Routes`] among them, [`Detour`], [`SimNet`] in memory |
 //! | connections in | [`Network`] and [`Listener`]: [`Loopback`] TCP, [`SimNet`]; [`serve`] runs axum and tonic on them |
 //! | whom to believe | [`Trust`]; [`Connector`] dials and shakes hands for hyper, tonic and kube; [`presented_chain`] |
 //! | HTTP | [`http::HttpClient`]: reason phrases, exact lengths, errors that say whether a request was carried out |
@@ -33,6 +33,7 @@
 //! ```
 
 mod connector;
+mod detour;
 mod dial;
 mod env;
 mod error;
@@ -51,6 +52,7 @@ mod target;
 mod trust;
 
 pub use self::connector::{Alpn, Connector, Wire, presented_chain, presented_fingerprint};
+pub use self::detour::Detour;
 pub use self::dial::{BoxIo, Dial, Dialer, Io, Tcp, dial_within};
 pub use self::env::{Entropy, Env, Wall};
 pub use self::error::{DialError, Fault, Operation};

@@ -29,7 +29,7 @@ pub use observed::{
     Answer, Config, EtcdState, Host, ImageFile, Kubernetes, Leftover, Member, Memory, Node, Observed, Power, Running, Seen,
     Storage, StorageAt, StorageKind, Talos, Task, Token, Vm, VmConfig, VmDisk, VmNic,
 };
-pub use plan::{Drift, Held, Plan, Refusal, RefusalKind, Unchanged, plan};
+pub use plan::{Drift, Held, Lasts, Plan, Refusal, RefusalKind, Unchanged, plan};
 pub use render::{Page, about};
 pub use row::{Row, Sign, Summary};
 pub use shape::SYSTEM_SERIAL;

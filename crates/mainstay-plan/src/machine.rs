@@ -194,7 +194,7 @@ impl<'a> Course<'_, 'a> {
         let disks_on = storages.as_ref().ok().map(|storages| storages.disks.as_str());
         let difference = shape::compare(self.wish, wanted, owned, disks_on);
         for left in &difference.left {
-            self.draft.hold(subject(wanted), "change", left.clone());
+            self.draft.hold(subject(wanted), "change", Hold::for_good(left.clone()));
         }
         if let Some(reason) = owned.blocked(self.survey.observed) {
             // Nothing to do, nothing to hold: a backup's lock on a machine that is as it should be concerns nobody.

@@ -60,6 +60,11 @@ impl Plan {
         self.steps.is_empty() && self.refusals.is_empty()
     }
 
+    /// Something is not as it should be, and nothing can be done about it now.
+    pub fn is_held_up(&self) -> bool {
+        self.held.iter().any(Held::holds_up)
+    }
+
     pub fn step(&self, id: StepId) -> Option<&Step> {
         self.steps.get(usize::try_from(id.0).ok()?.checked_sub(1)?)
     }
@@ -92,15 +97,36 @@ pub struct Held {
     /// What is not done: `bootstrap`, `remove`, `create`.
     pub what: &'static str,
     pub reason: String,
-    /// The reason may go by itself, in a moment: worth another look before anybody is told.
-    pub passes: bool,
+    pub lasts: Lasts,
+}
+
+/// How long something is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lasts {
+    /// The reason may go by itself: worth another look before anybody is told.
+    AMoment,
+    /// Until somebody does something about it.
+    UntilMended,
+    /// It stays as it is, and nothing is wrong with that.
+    ForGood,
+}
+
+impl Held {
+    pub fn passes(&self) -> bool {
+        self.lasts == Lasts::AMoment
+    }
+
+    /// The cluster is not as the file says because of it.
+    pub fn holds_up(&self) -> bool {
+        self.lasts != Lasts::ForGood
+    }
 }
 
 /// Why something is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hold {
     reason: String,
-    passes: bool,
+    lasts: Lasts,
 }
 
 impl Hold {
@@ -108,14 +134,25 @@ impl Hold {
     pub fn for_now(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
-            passes: true,
+            lasts: Lasts::AMoment,
+        }
+    }
+
+    /// Something that mainstay leaves as it is, and says so.
+    pub fn for_good(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            lasts: Lasts::ForGood,
         }
     }
 }
 
 impl From<String> for Hold {
     fn from(reason: String) -> Self {
-        Self { reason, passes: false }
+        Self {
+            reason,
+            lasts: Lasts::UntilMended,
+        }
     }
 }
 
@@ -205,12 +242,12 @@ impl Draft {
     }
 
     pub fn hold(&mut self, subject: Subject, what: &'static str, hold: impl Into<Hold>) {
-        let Hold { reason, passes } = hold.into();
+        let Hold { reason, lasts } = hold.into();
         let held = Held {
             subject,
             what,
             reason,
-            passes,
+            lasts,
         };
         if !self.plan.held.contains(&held) {
             self.plan.held.push(held);

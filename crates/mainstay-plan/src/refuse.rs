@@ -4,7 +4,7 @@ use crate::desired::{Desired, Goal, Wanted, Wish, running};
 use crate::machine::{is_control_plane, subject};
 use crate::mark::Mark;
 use crate::observed::{Observed, Seen, Talos};
-use crate::plan::{Draft, Refusal, RefusalKind};
+use crate::plan::{Draft, Hold, Refusal, RefusalKind};
 use crate::shape;
 use crate::step::Subject;
 use crate::survey::{Machine, Owned, Survey};
@@ -152,7 +152,7 @@ fn machine(survey: &Survey<'_>, wish: &Wish, wanted: &Wanted, draft: &mut Draft)
                     "it stays VM {}: a VM cannot change its VMID to {}",
                     owned.vm.vmid, wanted.machine.vmid
                 );
-                draft.hold(subject(wanted), "change", reason);
+                draft.hold(subject(wanted), "change", Hold::for_good(reason));
             }
             if owned.runs() {
                 stranger_inside(survey, wanted, draft);

@@ -98,7 +98,11 @@ impl Plan {
             ),
             list(&[(sums.machines_to_change, "machine")], "to change"),
             list(
-                &[(sums.machines_to_remove, "machine"), (sums.others_to_remove, "leftover")],
+                &[
+                    (sums.machines_to_remove, "machine"),
+                    (sums.images_to_remove, "image"),
+                    (sums.leftovers_to_remove, "leftover"),
+                ],
                 "to remove",
             ),
             (sums.held > 0).then(|| format!("{} held", sums.held)),

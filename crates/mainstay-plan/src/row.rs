@@ -46,7 +46,9 @@ pub struct Summary {
     pub machines_to_create: usize,
     pub machines_to_change: usize,
     pub machines_to_remove: usize,
-    pub others_to_remove: usize,
+    pub images_to_remove: usize,
+    /// Volumes and nodes of machines that are gone already.
+    pub leftovers_to_remove: usize,
     pub held: usize,
     pub unchanged: usize,
     pub steps: usize,
@@ -74,16 +76,17 @@ impl Plan {
     pub fn summary(&self) -> Summary {
         let rows = self.rows();
         let machines = |sign: Sign| rows.iter().filter(|row| row.sign == sign && row.noun == "machine").count();
+        let removed = |noun: &'static str| rows.iter().filter(move |row| row.sign == Sign::Remove && row.noun == noun);
         let fetches = |step: &&Step| matches!(step.action, Action::ImageFetch { .. });
         Summary {
             images_to_create: self.steps.iter().filter(fetches).count(),
             machines_to_create: machines(Sign::Create),
             machines_to_change: machines(Sign::Change),
             machines_to_remove: machines(Sign::Remove),
-            others_to_remove: rows
-                .iter()
-                .filter(|row| row.sign == Sign::Remove && row.noun != "machine")
-                .count(),
+            images_to_remove: removed("image").count(),
+            leftovers_to_remove: rows.iter().filter(|row| row.sign == Sign::Remove).count()
+                - removed("machine").count()
+                - removed("image").count(),
             held: self.held.len(),
             unchanged: self.unchanged.machines,
             steps: self.steps.len(),

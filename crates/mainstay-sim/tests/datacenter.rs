@@ -142,6 +142,18 @@ fn a_vm_made_over_the_pve_api_boots_talos_and_becomes_ready_in_the_time_the_worl
 }
 
 #[test]
+fn a_guest_with_the_agent_shuts_down_when_the_agent_is_told_to() {
+    in_world(|lab: Arc<Lab>| async move {
+        let vm = lab.vm_of("cp-1", "10.10.0.11", "1.13.9", &["qemu-guest-agent"]);
+        vm.on();
+        lab.configure("10.10.0.11", &control_plane("cp-1")).await;
+        until(|| async { vm.agent("ping").is_some() }).await;
+        assert!(vm.agent("shutdown").is_some_and(|answer| answer.is_ok()));
+        until(|| async { vm.events() == [pve_sim::guest::PowerEvent::Off] }).await;
+    });
+}
+
+#[test]
 fn a_powered_off_guest_is_gone_and_an_acpi_shutdown_stops_the_vm() {
     in_world(|lab: Arc<Lab>| async move {
         let vm = lab.vm("cp-1", "10.10.0.11");

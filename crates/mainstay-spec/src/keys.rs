@@ -328,7 +328,7 @@ static DATACENTER: Section = Section {
         key("endpoint", Kind::Word(&PVE_ENDPOINT), "The PVE API, on any host of the datacenter.").default("PROXMOX_VE_ENDPOINT").also(&["url", "api", "address"]),
         key("fingerprint", Kind::Word(&FINGERPRINT), "SHA-256 fingerprint of the PVE certificate. `mainstay trust` shows and writes it."),
         key("ca", Kind::Name(&PATH), "File with the CA that signed the PVE certificate, instead of a fingerprint.").also(&["ca-file", "cacert"]),
-        key("jump", Kind::Word(&JUMP), "SSH host through which the machines are reached, if they are not reachable from here.").also(&["ssh", "bastion", "proxy"]),
+        key("jump", Kind::Word(&JUMP), "SSH host through which the machines are reached, if they are not reachable from here; Proxmox VE, too, if it is not.").also(&["ssh", "bastion", "proxy"]),
         key("storage", Kind::Section(&STORAGE), "Where things go on PVE.").also(&["storages", "datastore"]),
         key("pool", Kind::Name(&RESOURCE_POOL), "PVE resource pool that all machines join."),
         key("tags", Kind::List(&Kind::Name(&TAG)), "PVE tags of all machines, besides mainstay's own."),

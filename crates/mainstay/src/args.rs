@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "mainstay", version, max_term_width = 100, disable_help_subcommand = true)]
 #[command(
-    after_help = "Exit codes: 0 done or settled, 1 failed, 2 usage or cluster.yaml, 3 `plan --check` found work, 4 refused by a gate, 70 a bug of mainstay, 130 interrupted.\nTry it without hardware: mainstay demo"
+    after_help = "Exit codes: 0 done or settled, 1 failed, 2 usage or cluster.yaml, 3 `plan --check` found work, 4 refused, 5 held, 70 a bug of mainstay, 130 interrupted.\nTry it without hardware: mainstay demo"
 )]
 pub struct Cli {
     #[command(flatten)]

@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod interrupts;
 mod output;
 mod problem;
 mod session;

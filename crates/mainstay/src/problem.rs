@@ -50,6 +50,11 @@ impl Problem {
         Self::plain(what).edit(|plain| (plain.kind, plain.exit) = (Kind::Refused, 4))
     }
 
+    /// What is left waits for something that mainstay does not do.
+    pub fn held(what: impl Into<String>) -> Self {
+        Self::plain(what).edit(|plain| (plain.kind, plain.exit) = (Kind::Held, Kind::Held.exit_code()))
+    }
+
     pub fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::NotFound {
             return Self::usage(format!("{} is not there", path.display()));

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_engine::{Disk, Events, Journal, Keys, RealDisk, SecretsFile, Site, derive, keys, readers};
+use mainstay_engine::{Disk, Events, Failure, Journal, Keys, RealDisk, SecretsFile, Site, derive, keys, readers};
 use mainstay_net::{
-    Dialer, Entropy, Env, Fingerprint, Jump, JumpAddress, KnownHosts, Login as SshLogin, Routes, Secret, Target, Tcp, Trust, Wall,
+    Detour, Dialer, Entropy, Env, Fingerprint, Jump, JumpAddress, KnownHosts, Login as SshLogin, Routes, Secret, Target, Tcp,
+    Trust, Wall, dial_within,
 };
 use mainstay_spec::{Checked, Distro, Environment, Spec, Trust as SpecTrust};
 use pve_api::{Client, ClientOptions, Endpoint, Login};
@@ -19,6 +20,10 @@ use crate::problem::Problem;
 use crate::surroundings::Surroundings;
 
 const SSH_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long what may be behind the jump host is tried without it.
+const STRAIGHT_PATIENCE: Duration = Duration::from_secs(3);
+/// A jump host that does not forward says so in one round trip.
+const FORWARD_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The cluster file and the machine it is used on.
 pub struct Session {
@@ -27,6 +32,7 @@ pub struct Session {
     pub env: Env,
     pub disk: Arc<dyn Disk>,
     pub around: Surroundings,
+    jump: Option<Arc<Jump>>,
 }
 
 impl Session {
@@ -51,8 +57,10 @@ impl Session {
             env,
             disk: Arc::new(RealDisk),
             around,
+            jump: None,
         };
-        session.env.dialer = session.dialer()?;
+        session.jump = session.jump_host()?.map(Arc::new);
+        session.env.dialer = session.dialer();
         Ok(session)
     }
 
@@ -60,10 +68,33 @@ impl Session {
         &self.checked.spec
     }
 
-    /// Everything behind the jump host is dialled through it; Proxmox VE itself, too.
-    fn dialer(&self) -> Result<Arc<dyn Dialer>, Problem> {
+    /// Machines are dialled through the jump host; all else straight, and through it where that fails: Proxmox VE may be behind it, too.
+    fn dialer(&self) -> Arc<dyn Dialer> {
+        let Some(jump) = &self.jump else {
+            return Arc::new(Tcp);
+        };
+        let rest = Detour::new(Arc::new(Tcp), jump.clone(), STRAIGHT_PATIENCE);
+        Arc::new(Routes::new(Arc::new(rest)).via(self.spec().network.cidr.into(), jump.clone()))
+    }
+
+    /// Asks the jump host, if there is one, to let us in and through. What it refuses now it would refuse in the middle of the work.
+    pub async fn reach(&self) -> Result<(), Failure> {
+        let Some(jump) = &self.jump else { return Ok(()) };
+        jump.check().await?;
+        let Some(machine) = self.spec().machines.first() else {
+            return Ok(());
+        };
+        // Whether the machine answers does not matter: only its port and address tell whether this user may forward there.
+        let port = Target::new(machine.address.to_string(), mainstay_engine::TALOS_PORT);
+        match dial_within(&**jump, &port, FORWARD_PATIENCE).await {
+            Err(error) if error.is_of_the_jump_host() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn jump_host(&self) -> Result<Option<Jump>, Problem> {
         let Some(jump) = &self.spec().datacenter.jump else {
-            return Ok(Arc::new(Tcp));
+            return Ok(None);
         };
         let address = JumpAddress {
             user: jump.user.clone(),
@@ -93,15 +124,13 @@ impl Session {
                 .why(format!("`datacenter.jump` says {jump}"))
                 .help("start an SSH agent, or make a key: ssh-keygen -t ed25519"));
         }
-        let through: Arc<dyn Dialer> = Arc::new(Jump::new(
+        Ok(Some(Jump::new(
             Arc::new(Tcp),
             address,
             KnownHosts::parse(&known_hosts),
             logins,
             SSH_TIMEOUT,
-        ));
-        let network = &self.spec().network;
-        Ok(Arc::new(Routes::new(Arc::new(Tcp)).via(network.cidr.into(), through)))
+        )))
     }
 
     /// A client for Proxmox VE, by token or by password.

@@ -100,7 +100,8 @@ pub fn summary(plan: &mainstay_plan::Plan) -> String {
     part(sums.machines_to_create, "machine", "create");
     part(sums.machines_to_change, "machine", "change");
     part(sums.machines_to_remove, "machine", "remove");
-    part(sums.others_to_remove, "leftover", "remove");
+    part(sums.images_to_remove, "image", "remove");
+    part(sums.leftovers_to_remove, "leftover", "remove");
     if sums.held > 0 {
         parts.push(format!("{} held", sums.held));
     }

@@ -30,6 +30,14 @@ fn secret(config: &Config) -> Secret<String> {
     Secret::new(config.expose().to_owned())
 }
 
+/// Waiting helps, unless the jump host itself says no.
+fn not_yet<T>(error: &Error) -> Result<Look<T>, Failure> {
+    match error.dial().filter(|dial| dial.is_of_the_jump_host()) {
+        Some(closed) => Err(closed.clone().into()),
+        None => Ok(Look::NotYet(why_no_answer(error))),
+    }
+}
+
 /// Waits for the machine, has it prove that it is the VM that we made, and gives it its config. A stranger on that address gets nothing.
 pub async fn configure(site: &Site, voice: &Voice, address: Ipv4Addr, uuid: Uuid, config: &Config) -> Result<(), Failure> {
     let at = talos_at(address);
@@ -45,7 +53,7 @@ pub async fn configure(site: &Site, voice: &Voice, address: Ipv4Addr, uuid: Uuid
                 Presence::Configured { node, .. } => return is_up(&node, uuid).await,
                 Presence::Unconfigured(met) => met,
                 Presence::Foreign => return Err(foreign(&at.to_string())),
-                Presence::Absent(error) | Presence::Odd(error) => return Ok(Look::NotYet(why_no_answer(&error))),
+                Presence::Absent(error) | Presence::Odd(error) => return not_yet(&error),
             };
             if sent.is_some_and(|at| at.elapsed() < CONFIG_SHOWS) {
                 return Ok(Look::NotYet("the machine takes its config".into()));
@@ -53,11 +61,11 @@ pub async fn configure(site: &Site, voice: &Voice, address: Ipv4Addr, uuid: Uuid
             let proven = match met.prove(uuid).await {
                 Ok(proven) => proven,
                 Err(error @ Error::Stranger { .. }) => return Err(error.into()),
-                Err(error) => return Ok(Look::NotYet(why_no_answer(&error))),
+                Err(error) => return not_yet(&error),
             };
             match proven.apply(&secret(config)).await {
                 Ok(Applied::Taken { .. } | Applied::Maybe(_)) => sent = Some(Instant::now()),
-                Err(error) if matches!(error.next(), Next::Retry | Next::Look) => return Ok(Look::NotYet(why_no_answer(&error))),
+                Err(error) if matches!(error.next(), Next::Retry | Next::Look) => return not_yet(&error),
                 Err(error) => return Err(error.into()),
             }
             Ok(Look::NotYet("the machine takes its config".into()))
@@ -84,7 +92,7 @@ async fn is_up(node: &Node, uuid: Uuid) -> Result<Look<()>, Failure> {
     let seen = match node.get::<SystemInformation>(SystemInformation::ID).await {
         Ok(Some(found)) => found.spec.uuid.parse::<Uuid>().ok(),
         Ok(None) => None,
-        Err(error) => return Ok(Look::NotYet(why_no_answer(&error))),
+        Err(error) => return not_yet(&error),
     };
     match seen {
         Some(seen) if seen == uuid => Ok(Look::Done(())),
@@ -158,13 +166,13 @@ async fn await_reboot(site: &Site, voice: &Voice, node: &Node, before: &str) -> 
             match node.boot_id().await {
                 Ok(id) if id == before => return Ok(Look::NotYet("about to restart".into())),
                 Ok(_) => {}
-                Err(error) => return Ok(Look::NotYet(why_no_answer(&error))),
+                Err(error) => return not_yet(&error),
             }
-            Ok(match node.status().await {
-                Ok(Some(status)) if status.stage == Stage::Running => Look::Done(()),
-                Ok(status) => Look::NotYet(format!("Talos is {}", status.unwrap_or_default().stage)),
-                Err(error) => Look::NotYet(why_no_answer(&error)),
-            })
+            match node.status().await {
+                Ok(Some(status)) if status.stage == Stage::Running => Ok(Look::Done(())),
+                Ok(status) => Ok(Look::NotYet(format!("Talos is {}", status.unwrap_or_default().stage))),
+                Err(error) => not_yet(&error),
+            }
         },
     )
     .await
@@ -182,7 +190,7 @@ pub async fn bootstrap(site: &Site, voice: &Voice, address: Ipv4Addr, prove: &[P
         async || {
             let services = match node.services().await {
                 Ok(services) => services,
-                Err(error) => return Ok(Look::NotYet(why_no_answer(&error))),
+                Err(error) => return not_yet(&error),
             };
             if let Some(etcd) = services
                 .iter()
@@ -198,7 +206,7 @@ pub async fn bootstrap(site: &Site, voice: &Voice, address: Ipv4Addr, prove: &[P
             match node.has_etcd_data().await {
                 Ok(true) => return Ok(Look::NotYet("etcd has data and starts".into())),
                 Ok(false) => {}
-                Err(error) => return Ok(Look::NotYet(why_no_answer(&error))),
+                Err(error) => return not_yet(&error),
             }
             if sent.is_some_and(|at| at.elapsed() < CONFIG_SHOWS) {
                 return Ok(Look::NotYet("etcd starts".into()));
@@ -207,7 +215,7 @@ pub async fn bootstrap(site: &Site, voice: &Voice, address: Ipv4Addr, prove: &[P
             match node.bootstrap().await {
                 Ok(_) => sent = Some(Instant::now()),
                 Err(error) if error.outcome() == Outcome::Unknown => sent = Some(Instant::now()),
-                Err(error) if matches!(error.next(), Next::Retry | Next::Look) => return Ok(Look::NotYet(why_no_answer(&error))),
+                Err(error) if matches!(error.next(), Next::Retry | Next::Look) => return not_yet(&error),
                 Err(error) => return Err(error.into()),
             }
             Ok(Look::NotYet("etcd starts".into()))
@@ -250,20 +258,21 @@ pub async fn etcd_join(site: &Site, voice: &Voice, machine: &str, address: Ipv4A
     wait::until(site, voice, &format!("{machine} did not join etcd"), ETCD_JOINS, async || {
         let services = match node.services().await {
             Ok(services) => services,
-            Err(error) => return Ok(Look::NotYet(why_no_answer(&error))),
+            Err(error) => return not_yet(&error),
         };
         let etcd = services.iter().find(|service| service.id == "etcd");
         if !etcd.is_some_and(talos_api::Service::is_healthy) {
             let why = node.look().await.ok().and_then(|seen| why_not_ready(&seen));
             return Ok(Look::NotYet(why.unwrap_or_else(|| "etcd is not healthy yet".into())));
         }
-        Ok(match node.etcd_members().await {
-            Ok(members) => match members.iter().find(|member| member.name == machine) {
-                Some(member) if !member.learner => Look::Done(()),
-                Some(_) => Look::NotYet("a learner of etcd, not a voter yet".into()),
-                None => Look::NotYet("etcd does not list it yet".into()),
-            },
-            Err(error) => Look::NotYet(why_no_answer(&error)),
+        let members = match node.etcd_members().await {
+            Ok(members) => members,
+            Err(error) => return not_yet(&error),
+        };
+        Ok(match members.iter().find(|member| member.name == machine) {
+            Some(member) if !member.learner => Look::Done(()),
+            Some(_) => Look::NotYet("a learner of etcd, not a voter yet".into()),
+            None => Look::NotYet("etcd does not list it yet".into()),
         })
     })
     .await
@@ -287,7 +296,7 @@ async fn leave(site: &Site, voice: &Voice, member: &EtcdMember, address: Ipv4Add
         async || {
             let services = match node.services().await {
                 Ok(services) => services,
-                Err(error) => return Ok(Look::NotYet(why_no_answer(&error))),
+                Err(error) => return not_yet(&error),
             };
             let etcd = services.iter().find(|service| service.id == "etcd");
             if etcd.is_none_or(|etcd| etcd.state == ServiceState::Finished) {
@@ -298,7 +307,7 @@ async fn leave(site: &Site, voice: &Voice, member: &EtcdMember, address: Ipv4Add
             match node.etcd_leave().await {
                 Ok(()) => Ok(Look::Done(())),
                 Err(error) if error.outcome() == Outcome::Refused && error.next() == Next::Stop => Err(error.into()),
-                Err(error) => Ok(Look::NotYet(why_no_answer(&error))),
+                Err(error) => not_yet(&error),
             }
         },
     )

@@ -217,6 +217,23 @@ async fn configs(pve: &Client, guests: &[Guest], scope: &Scope<'_>) -> BTreeMap<
     join_all(guests.iter().map(vm)).await.into_iter().collect()
 }
 
+/// The cluster's list is up to ten seconds old: a machine that it calls stopped may have been started since. Its host knows.
+pub async fn ask_hosts_for_power(pve: &Client, vms: &mut Seen<BTreeMap<u32, Vm>>) {
+    let Seen::Yes(vms) = vms else { return };
+    let stopped = vms
+        .values_mut()
+        .filter(|vm| vm.power == Power::Stopped && vm.config.yes().is_some());
+    join_all(stopped.map(|vm| async {
+        let (Ok(host), Ok(vmid)) = (vm.host.parse(), vm.vmid.to_string().parse()) else {
+            return;
+        };
+        if let Ok(now) = pve.call(qemu::status(&host, vmid)).await {
+            vm.power = power_of(now.status);
+        }
+    }))
+    .await;
+}
+
 /// The pending list answers for config, pending changes and digest in one call.
 async fn config_of(pve: &Client, guest: &Guest) -> Seen<VmConfig> {
     match pve.call(qemu::pending(&guest.host, guest.vmid)).await {
@@ -226,12 +243,7 @@ async fn config_of(pve: &Client, guest: &Guest) -> Seen<VmConfig> {
 }
 
 fn vm_of(guest: Guest, config: Seen<VmConfig>) -> Vm {
-    let power = match guest.status {
-        RunState::Running => Power::Running,
-        RunState::Stopped => Power::Stopped,
-        RunState::Unknown => Power::Unknown("its host does not report".into()),
-        other => Power::Stuck(other.to_string()),
-    };
+    let power = power_of(guest.status);
     Vm {
         vmid: guest.vmid.get(),
         host: guest.host.to_string(),
@@ -240,6 +252,15 @@ fn vm_of(guest: Guest, config: Seen<VmConfig>) -> Vm {
         tags: guest.tags.iter().map(str::to_owned).collect(),
         template: guest.template,
         config,
+    }
+}
+
+fn power_of(state: RunState) -> Power {
+    match state {
+        RunState::Running => Power::Running,
+        RunState::Stopped => Power::Stopped,
+        RunState::Unknown => Power::Unknown("its host does not report".into()),
+        other => Power::Stuck(other.to_string()),
     }
 }
 

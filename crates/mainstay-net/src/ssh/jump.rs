@@ -130,7 +130,11 @@ impl Jump {
     }
 
     async fn log_in(&self) -> Result<Handle<Checker>, DialError> {
-        let stream = self.via.dial(&self.address.target).await?;
+        let stream = self
+            .via
+            .dial(&self.address.target)
+            .await
+            .map_err(|error| self.not_reached(error))?;
         let checker = Checker {
             host: self.address.target.clone(),
             known_hosts: self.known_hosts.clone(),
@@ -161,6 +165,14 @@ impl Jump {
             keepalive_interval: Some(KEEPALIVE),
             nodelay: true,
             ..client::Config::default()
+        }
+    }
+
+    /// Says that it is the jump host that was dialled, unless another one was on the way.
+    fn not_reached(&self, error: DialError) -> DialError {
+        match error.operation() {
+            Operation::Connect => self.failed(Operation::SshConnect, error.fault().clone()),
+            _ => error,
         }
     }
 

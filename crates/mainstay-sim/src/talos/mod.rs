@@ -120,6 +120,10 @@ impl Guest for Machine {
         }
         Some(match command {
             "ping" => Ok(json!({})),
+            "shutdown" => {
+                self.press_power_button();
+                Ok(json!({}))
+            }
             "network-get-interfaces" => Ok(interfaces(&node)),
             "get-host-name" => Ok(json!({"host-name": node.hostname()})),
             "get-osinfo" => Ok(

@@ -1,7 +1,8 @@
 //! `config`: the machine configs that would be applied, offline.
 
 use mainstay_engine::{SecretsFile, derive};
-use talos_config::Secrets;
+use mainstay_plan::Versions;
+use mainstay_spec::{Distro, Spec, VersionWish};
 use talos_config::versions::Contract;
 
 use crate::args::Config;
@@ -18,8 +19,10 @@ pub fn run(session: &Session, args: &Config, output: Output) -> Result<(), Probl
     let secrets = session
         .secrets()?
         .ok_or_else(|| Problem::no_secrets(&SecretsFile::beside(&session.file)))?;
-    let contract = Contract::of(&derive::versions(spec, None, None)?.talos).classic();
-    let configs = configs(session, &secrets)?;
+    let versions = derive::versions(spec, None, None)?;
+    let contract = Contract::of(&versions.talos).classic();
+    let configs = derive::configs(spec, &secrets, &versions)?;
+    tell_versions(spec, &versions, output);
     for (name, text) in configs
         .iter()
         .filter(|(name, _)| args.machine.as_ref().is_none_or(|wanted| wanted == *name))
@@ -48,9 +51,16 @@ pub fn run(session: &Session, args: &Config, output: Output) -> Result<(), Probl
     Ok(())
 }
 
-fn configs(session: &Session, secrets: &Secrets) -> Result<std::collections::BTreeMap<String, mainstay_plan::Config>, Problem> {
-    let versions = derive::versions(session.spec(), None, None)?;
-    Ok(derive::configs(session.spec(), secrets, &versions)?)
+/// Nothing is dialled here, so a cluster that runs something older is not seen.
+fn tell_versions(spec: &Spec, versions: &Versions, output: Output) {
+    let Distro::Talos(talos) = &spec.distro;
+    let exact = |wish: &VersionWish| matches!(wish, VersionWish::Exact(_));
+    if !exact(&talos.version) || !exact(&spec.kubernetes) {
+        output.tell(format!(
+            "for Talos {} and Kubernetes {}, the newest that fit the file; a cluster that runs others keeps them",
+            versions.talos, versions.kubernetes
+        ));
+    }
 }
 
 fn masked(text: &str, contract: Contract) -> Result<String, Problem> {

@@ -1,7 +1,7 @@
 //! `doctor` and `grant`: what `up` needs, checked one by one, and the rights as commands to paste.
 
 use mainstay_engine::{Events, Run, RunError, Scope, Wanted, derive, look_and_plan, observe, preflight, pve_version};
-use mainstay_plan::RefusalKind;
+use mainstay_plan::{Desired, Observed, Plan, RefusalKind};
 use pve_api::PveVersion;
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +40,9 @@ impl Check {
 
 pub async fn run(session: &Session, output: Output) -> Result<(), Problem> {
     let mut checks = vec![Check::fine("file", format!("{} can be carried out", session.file.display()))];
+    let jump = jump_check(session).await;
+    let reached = jump.as_ref().is_none_or(|jump| jump.fault.is_none());
+    checks.extend(jump);
     checks.push(secrets_check(session));
     let secrets = session.secrets().ok().flatten();
     let site = session.site(secrets.as_ref(), &Events::unheard())?;
@@ -72,7 +75,7 @@ pub async fn run(session: &Session, output: Output) -> Result<(), Problem> {
                 events: Events::unheard(),
                 stop: CancellationToken::new(),
             };
-            checks.extend(plan_checks(look_and_plan(&run).await));
+            checks.extend(plan_checks(look_and_plan(&run).await, reached));
         }
     }
     checks.push(factory_check(&site).await);
@@ -82,6 +85,15 @@ pub async fn run(session: &Session, output: Output) -> Result<(), Problem> {
     } else {
         Err(Problem::Said(1))
     }
+}
+
+/// Whether the jump host lets us in and through, if there is one.
+async fn jump_check(session: &Session) -> Option<Check> {
+    let jump = session.spec().datacenter.jump.as_ref()?;
+    Some(match session.reach().await {
+        Ok(()) => Check::fine("jump", format!("{jump} lets us in and through")),
+        Err(failure) => Check::failing("jump", failure.what, failure.why.into_iter().chain(failure.help).collect()),
+    })
 }
 
 fn secrets_check(session: &Session) -> Check {
@@ -121,7 +133,9 @@ pub fn lack(grant: &pve_api::privileges::Grant) -> String {
 }
 
 /// Everything else that would refuse is known to the plan: storages, room, bridges, strangers, versions.
-fn plan_checks(planned: Result<(mainstay_plan::Plan, mainstay_plan::Desired, mainstay_plan::Observed), RunError>) -> Vec<Check> {
+///
+/// Whether an address is free shows only where it could be dialled.
+fn plan_checks(planned: Result<(Plan, Desired, Observed), RunError>, reached: bool) -> Vec<Check> {
     let plan = match planned {
         Ok((plan, ..)) => plan,
         // Told by the check of rights already.
@@ -130,19 +144,19 @@ fn plan_checks(planned: Result<(mainstay_plan::Plan, mainstay_plan::Desired, mai
         Err(_) => return vec![Check::failing("plan", "cannot be made", Vec::new())],
     };
     if plan.refusals.is_empty() {
-        let held = plan.held.iter().map(|held| {
+        let held = plan.held.iter().filter(|held| held.holds_up()).map(|held| {
             Check::failing(
                 "held",
                 format!("{} of {}: {}", held.what, held.subject, held.reason),
                 Vec::new(),
             )
         });
-        return std::iter::once(Check::fine(
-            "datacenter",
-            "storages, room, bridges, addresses and versions fit",
-        ))
-        .chain(held)
-        .collect();
+        let fits = if reached {
+            "storages, room, bridges, addresses and versions fit"
+        } else {
+            "storages, room, bridges and versions fit; addresses could not be tried"
+        };
+        return std::iter::once(Check::fine("datacenter", fits)).chain(held).collect();
     }
     let name = |kind: RefusalKind| match kind {
         RefusalKind::Conflict => "conflict",
@@ -177,6 +191,7 @@ fn show(checks: &[Check], output: Output) {
         check
             .help
             .iter()
+            .flat_map(|text| text.lines())
             .for_each(|line| output.result(format!("                       {line}")));
     }
 }
@@ -216,7 +231,7 @@ pub async fn grant(session: &Session, args: &Grant, output: Output) -> Result<()
     Ok(())
 }
 
-async fn look(session: &Session) -> Result<mainstay_plan::Observed, Problem> {
+async fn look(session: &Session) -> Result<Observed, Problem> {
     let site = session.site(None, &Events::unheard())?;
     Ok(observe(&site, &Scope::of(session.spec(), None)).await?.observed)
 }

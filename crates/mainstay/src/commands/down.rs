@@ -1,7 +1,8 @@
 //! `down`: everything that mainstay made for this cluster, and nothing else.
 
-use mainstay_engine::{Events, Report, Run, SecretsFile, Wanted, derive};
+use mainstay_engine::{Events, Run, Scope, SecretsFile, Site, Wanted, derive, observe};
 use mainstay_plan::{Observed, Plan};
+use talos_config::Secrets;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -22,13 +23,14 @@ pub async fn run(session: &Session, args: &Down, output: Output) -> Result<(), P
     if let Some(name) = args.name.as_ref().filter(|name| *name != spec.name.as_str()) {
         return Err(Problem::refused(format!("the cluster is called {}, not {name}", spec.name)).help("nothing was changed"));
     }
+    session.reach().await?;
     let secrets = session.secrets()?;
+    let site = session.site(secrets.as_ref(), &Events::unheard())?;
     let images = if args.images {
-        vec![derive::image(spec, &derive::versions(spec, None, None)?).file]
+        images(session, secrets.as_ref(), &site).await?
     } else {
         Vec::new()
     };
-    let site = session.site(secrets.as_ref(), &Events::unheard())?;
     let run = Run {
         spec,
         site: &site,
@@ -47,7 +49,7 @@ pub async fn run(session: &Session, args: &Down, output: Output) -> Result<(), P
     }
     let report = outcome?;
     if !report.held.is_empty() {
-        return Err(still_there(spec.name.as_str(), &report));
+        return Err(up::held_up(spec.name.as_str(), "gone", &report));
     }
     if args.forget {
         forget(session)?;
@@ -64,16 +66,11 @@ pub async fn run(session: &Session, args: &Down, output: Output) -> Result<(), P
     Ok(())
 }
 
-/// What could not be removed now, and why.
-fn still_there(name: &str, report: &Report) -> Problem {
-    let reasons = report.held.iter();
-    let reasons = reasons.map(|held| format!("{} of {}: {}", held.what, held.subject, held.reason));
-    Problem::refused(format!(
-        "{name} is not gone: {} still held",
-        view::count(report.held.len(), "thing")
-    ))
-    .because(reasons.collect())
-    .help("run it again when that has passed")
+/// Before the machines go: only they know what they run.
+async fn images(session: &Session, secrets: Option<&Secrets>, site: &Site) -> Result<Vec<String>, Problem> {
+    let scope = Scope::of(session.spec(), secrets.map(derive::cluster_id));
+    let observed = observe(site, &scope).await?.observed;
+    Ok(derive::image_files(session.spec(), secrets, &observed)?.into_iter().collect())
 }
 
 /// The name must be typed, or given with `--name` next to `--yes`.

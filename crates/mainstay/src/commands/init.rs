@@ -102,7 +102,8 @@ async fn look(around: &Surroundings) -> Result<Found, Problem> {
     let almost = usable().find(|storage| storage.kind.keeps_files());
     let disks = usable()
         .filter(|storage| storage.content.contains(&Content::Images))
-        .max_by_key(|storage| storage.total);
+        // etcd waits for every write, and a file on a network file system is the slowest way to make one. Among equals, the largest.
+        .max_by_key(|storage| (!storage.kind.keeps_files(), storage.total));
     let contents =
         |storage: &storage::StorageStatus| storage.content.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     Ok(Found {
@@ -144,7 +145,10 @@ fn write(name: &str, found: &Found) -> String {
         .clone()
         .or_else(|| found.almost.as_ref().map(|(name, _)| name.clone()));
     match (&images, &found.disks) {
-        (Some(images), Some(disks)) => drop(writeln!(text, "  storage: {{ images: {images}, disks: {disks} }}")),
+        (Some(images), Some(disks)) => drop(writeln!(
+            text,
+            "  storage: {{ images: {images}, disks: {disks} }}   # disks: block storage before files (etcd wants quick writes), then the largest"
+        )),
         _ => drop(writeln!(
             text,
             "  # storage: {{ images: local, disks: local-lvm }}   # no fitting storage was seen"

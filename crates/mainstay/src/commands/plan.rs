@@ -12,6 +12,7 @@ use crate::view;
 
 pub async fn run(session: &Session, args: &Plan, output: Output) -> Result<(), Problem> {
     up::warnings(session, output);
+    session.reach().await?;
     let secrets = session.secrets()?;
     let site = session.site(secrets.as_ref(), &Events::unheard())?;
     let run = Run {
@@ -36,7 +37,7 @@ pub async fn run(session: &Session, args: &Plan, output: Output) -> Result<(), P
             output.result("Nothing was changed. To do this: mainstay up");
         }
     }
-    if args.check && !plan.is_settled() {
+    if args.check && (!plan.is_settled() || plan.is_held_up()) {
         Err(Problem::Said(3))
     } else {
         Ok(())

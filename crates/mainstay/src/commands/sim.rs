@@ -10,6 +10,7 @@ use mainstay_sim::{Mode, Places, World, WorldSpec};
 use pve_sim::{Observer, Seen};
 
 use crate::args::Sim;
+use crate::interrupts::Interrupts;
 use crate::output::Output;
 use crate::problem::Problem;
 
@@ -39,7 +40,7 @@ pub async fn run(args: &Sim, output: Output) -> Result<(), Problem> {
         world.datacenter().observe(Arc::new(Recorder::open(path)?));
     }
     announce(&world, output);
-    until_told_to_stop().await;
+    Interrupts::listen().next().await;
     if args.stats {
         for (call, count) in world.datacenter().stats().calls() {
             output.result(format!("{count:>8}  {call}"));
@@ -74,19 +75,6 @@ fn announce(world: &World, output: Output) {
     output.tell(
         "Machines answer on their own addresses if their network is in 127.0.0.0/8, e.g. cidr: 127.10.0.0/16. Ctrl-C stops.",
     );
-}
-
-/// Ctrl-C, or SIGTERM from whoever started it.
-async fn until_told_to_stop() {
-    let Ok(mut terminate) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) else {
-        let _ = tokio::signal::ctrl_c().await;
-        return;
-    };
-    tokio::select! {
-        biased;
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-    }
 }
 
 /// Every request and its answer, as JSON lines.

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use mainstay_engine::{Events, Scope, derive, observe};
+use mainstay_engine::{Events, Scope, Site, derive, observe};
+use talos_config::Secrets;
 use tokio::time::sleep;
 
 use crate::args::Status;
+use crate::interrupts::Interrupts;
 use crate::output::Output;
 use crate::problem::Problem;
 use crate::session::Session;
@@ -15,29 +17,34 @@ use crate::view::status::{Page, page};
 const AGAIN: Duration = Duration::from_secs(5);
 
 pub async fn run(session: &Session, args: &Status, output: Output) -> Result<(), Problem> {
+    session.reach().await?;
     let secrets = session.secrets()?;
     let site = session.site(secrets.as_ref(), &Events::unheard())?;
-    loop {
-        let scope = Scope::of(session.spec(), secrets.as_ref().map(derive::cluster_id));
-        let observed = observe(&site, &scope).await?.observed;
-        let recipients = session.secrets_file()?.recipients().unwrap_or_default().len();
-        let page = page(
-            session.spec(),
-            secrets.as_ref(),
-            &observed,
-            recipients,
-            session.env.wall.now(),
-        );
-        show(&page, output, args.watch);
-        if !args.watch {
-            return if page.is_well() { Ok(()) } else { Err(Problem::Said(1)) };
-        }
-        tokio::select! {
-            biased;
-            _ = tokio::signal::ctrl_c() => return Ok(()),
-            () = sleep(AGAIN) => {}
-        }
+    if !args.watch {
+        let page = look(session, secrets.as_ref(), &site).await?;
+        show(&page, output, false);
+        return if page.is_well() { Ok(()) } else { Err(Problem::Said(1)) };
     }
+    let mut interrupts = Interrupts::listen();
+    let watching = async {
+        loop {
+            let page = look(session, secrets.as_ref(), &site).await?;
+            show(&page, output, true);
+            sleep(AGAIN).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = interrupts.next() => Ok(()),
+        ended = watching => ended,
+    }
+}
+
+async fn look(session: &Session, secrets: Option<&Secrets>, site: &Site) -> Result<Page, Problem> {
+    let scope = Scope::of(session.spec(), secrets.map(derive::cluster_id));
+    let observed = observe(site, &scope).await?.observed;
+    let recipients = session.secrets_file()?.recipients().unwrap_or_default().len();
+    Ok(page(session.spec(), secrets, &observed, recipients, session.env.wall.now()))
 }
 
 fn show(page: &Page, output: Output, again: bool) {

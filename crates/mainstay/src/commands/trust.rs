@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_net::{Target, Tcp, Wall, presented_fingerprint};
+use mainstay_net::{Dialer, Target, Tcp, Wall, presented_fingerprint};
 
 use crate::args::Trust;
 use crate::output::Output;
 use crate::problem::Problem;
+use crate::session::Session;
 use crate::surroundings::Surroundings;
 
 const LOOK: Duration = Duration::from_secs(10);
@@ -20,11 +21,18 @@ pub async fn run(file: &Path, args: &Trust, around: Surroundings, output: Output
         Err(_) if around.endpoint.is_some() => None,
         Err(error) => return Err(Problem::no_cluster_file(file, &error)),
     };
-    let endpoint = text.as_deref().and_then(endpoint_of).or(around.endpoint).ok_or_else(|| {
-        Problem::usage("there is no endpoint to look at").help("set `datacenter.endpoint` in the file, or PROXMOX_VE_ENDPOINT")
-    })?;
+    let endpoint = text
+        .as_deref()
+        .and_then(endpoint_of)
+        .or(around.endpoint.clone())
+        .ok_or_else(|| {
+            Problem::usage("there is no endpoint to look at")
+                .help("set `datacenter.endpoint` in the file, or PROXMOX_VE_ENDPOINT")
+        })?;
     let target = target_of(&endpoint)?;
-    let seen = presented_fingerprint(Arc::new(Tcp), &target, Wall::real(), LOOK).await;
+    // A file that can be carried out but for the fingerprint may name a jump host, and Proxmox VE may be behind it.
+    let dialer = Session::open(file, around).map_or_else(|_| Arc::new(Tcp) as Arc<dyn Dialer>, |session| session.env.dialer);
+    let seen = presented_fingerprint(dialer, &target, Wall::real(), LOOK).await;
     let seen = seen.map_err(|error| {
         let problem = Problem::plain(format!("{target} shows no certificate"));
         let remedy = error.remedy();

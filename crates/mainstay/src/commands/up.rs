@@ -1,17 +1,18 @@
 //! `up`: from cluster.yaml to Ready nodes.
 
+mod secrets;
+
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
-use mainstay_engine::{Events, Report, Run, RunError, Told, Wanted, converge, derive};
-use mainstay_plan::{Observed, Page, Plan};
-use sops_file::Identity;
-use talos_config::{Secrets, ServiceAccountKey};
+use mainstay_engine::{Event, Events, Report, Run, RunError, Told, Wanted, converge};
+use mainstay_plan::{Held, Observed, Page, Plan};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Up;
+use crate::interrupts::Interrupts;
 use crate::output::Output;
 use crate::problem::Problem;
 use crate::session::Session;
@@ -22,7 +23,8 @@ const TICK: Duration = Duration::from_millis(250);
 
 pub async fn run(session: &Session, args: &Up, output: Output) -> Result<(), Problem> {
     warnings(session, output);
-    let secrets = secrets(session, output).await?;
+    session.reach().await?;
+    let (secrets, mut unwritten) = secrets::open_or_make(session, output).await?;
     let wanted = Run {
         spec: session.spec(),
         site: &session.site(Some(&secrets), &Events::unheard())?,
@@ -33,10 +35,22 @@ pub async fn run(session: &Session, args: &Up, output: Output) -> Result<(), Pro
         events: Events::unheard(),
         stop: CancellationToken::new(),
     };
-    let ask = |plan: &Plan, seen: &Observed| approve(plan, seen, session, args.yes, output);
+    let mut not_written = None;
+    let ask = |plan: &Plan, seen: &Observed| {
+        if !approve(plan, seen, session, args.yes, output) {
+            return false;
+        }
+        // A yes comes first, and the secrets before anything that needs them.
+        let written = unwritten.take().map(|new| new.write(&secrets, session, output));
+        not_written = written.and_then(Result::err);
+        not_written.is_none()
+    };
     let began = Instant::now();
     let outcome = watched(wanted, ask, output).await;
-    finish(session, outcome, began.elapsed(), output)
+    match not_written {
+        Some(problem) => Err(problem),
+        None => finish(session, outcome, began.elapsed(), output),
+    }
 }
 
 /// What is worth a second look in a file that can be carried out.
@@ -52,94 +66,6 @@ pub fn warnings(session: &Session, output: Output) {
     }
 }
 
-/// The secrets of the cluster. They are made once, before the first request, and never again.
-async fn secrets(session: &Session, output: Output) -> Result<Secrets, Problem> {
-    let file = session.secrets_file()?;
-    if let Some(secrets) = file.load()? {
-        return Ok(secrets);
-    }
-    refuse_if_cluster_exists(session).await?;
-    let mut identities = session.identities()?;
-    let mut readers = session.readers(&identities)?;
-    if readers.recipients.is_empty() {
-        identities.push(new_identity(session, output)?);
-        readers = session.readers(&identities)?;
-    }
-    output.tell("making the cluster's secrets (a key of 4096 bits takes a few seconds)");
-    let entropy = session.env.entropy.fork("service account key");
-    let key = tokio::task::spawn_blocking(move || ServiceAccountKey::rsa4096(&mut entropy.rng())).await;
-    let key = key.map_err(|error| Problem::plain("the service account key could not be made").caused_by(error))?;
-    let key = key.map_err(|error| Problem::plain("the service account key could not be made").caused_by(error))?;
-    let versions = derive::versions(session.spec(), None, None)?;
-    let secrets = file.mint(
-        &session.env,
-        talos_config::versions::Contract::of(&versions.talos),
-        key,
-        &readers,
-    )?;
-    output.tell(format!(
-        "wrote {}, encrypted for {}; keep it in git",
-        file.path().display(),
-        view::count(readers.recipients.len(), "age key")
-    ));
-    Ok(secrets)
-}
-
-/// Machines of this name without the secrets: a fresh set of secrets could never open them.
-async fn refuse_if_cluster_exists(session: &Session) -> Result<(), Problem> {
-    use pve_api::cluster::{Resource, ResourceKind, resources};
-    let name = session.spec().name.as_str();
-    let guests = session.pve()?.call(resources(Some(ResourceKind::Vm))).await?;
-    let tagged = guests.into_iter().filter_map(|resource| {
-        if let Resource::Guest(guest) = resource {
-            Some(guest)
-        } else {
-            None
-        }
-    });
-    let pve = session.pve()?;
-    for guest in tagged.filter(|guest| guest.tags.contains(mainstay_plan::TAG)) {
-        let config = pve.call(pve_api::qemu::config(&guest.host, guest.vmid)).await?;
-        let mark = config
-            .description
-            .as_ref()
-            .and_then(|text| mainstay_plan::Mark::parse(text.as_str()));
-        if let Some(mark) = mark.filter(|mark| mark.cluster == name) {
-            let path = mainstay_engine::SecretsFile::beside(&session.file);
-            return Err(
-                Problem::refused(format!("the cluster {name} exists, but its secrets are not here"))
-                    .why(format!(
-                        "VM {} on {} is its machine {}, and {} is missing",
-                        guest.vmid,
-                        guest.host,
-                        mark.machine,
-                        path.display()
-                    ))
-                    .help("take the secrets file from git or from your backup; new secrets could never open these machines")
-                    .help("if the machines are to go: delete their VMs in Proxmox VE, or name another cluster"),
-            );
-        }
-    }
-    Ok(())
-}
-
-/// The first key of somebody who has none, at the place where sops looks for it.
-fn new_identity(session: &Session, output: Output) -> Result<Identity, Problem> {
-    let path = session.around.default_age_keys();
-    let identity = Identity::generate();
-    let text = identity.to_file(session.env.wall.now());
-    session
-        .disk
-        .create(&path, text.as_bytes())
-        .map_err(|error| Problem::plain(format!("{} cannot be written", path.display())).caused_by(error))?;
-    output.tell(format!(
-        "made an age key at {}: back it up, without it nobody can open this cluster's secrets",
-        path.display()
-    ));
-    output.tell(format!("  its public half is {}", identity.recipient()));
-    Ok(identity)
-}
-
 /// Runs with a view, and with Ctrl-C: once stops beginning, twice leaves at once.
 pub async fn watched(
     mut run: Run<'_>,
@@ -150,17 +76,23 @@ pub async fn watched(
     run.events = Events::new(move |told| drop(sender.send(told)));
     let stop = run.stop.clone();
     let mut view = View::new(output);
+    let mut interrupts = None;
     let began = Instant::now();
     let mut work = std::pin::pin!(converge(&run, &mut ask));
     let outcome = loop {
         tokio::select! {
             biased;
-            Some(told) = told.recv() => view.show(&told),
+            Some(told) = told.recv() => {
+                // Before anything is begun, while a question may be open, a signal ends the program as it ends any other.
+                if matches!(told.event, Event::Planned(_)) {
+                    interrupts.get_or_insert_with(Interrupts::listen);
+                }
+                view.show(&told);
+            }
             outcome = &mut work => break outcome,
-            _ = tokio::signal::ctrl_c() => {
+            () = interrupted(&mut interrupts) => {
                 if stop.is_cancelled() {
-                    output.tell("left at once; what was begun goes on in Proxmox VE, and `mainstay up` finds it");
-                    break Err(RunError::Stopped { done: 0, left: 0 });
+                    break Err(RunError::Left);
                 }
                 stop.cancel();
             }
@@ -172,6 +104,13 @@ pub async fn watched(
     }
     view.finish();
     outcome
+}
+
+async fn interrupted(interrupts: &mut Option<Interrupts>) {
+    match interrupts {
+        Some(interrupts) => interrupts.next().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Shows the plan and asks. Where nobody can be asked, `--yes` must have been said.
@@ -220,10 +159,32 @@ fn finish(session: &Session, outcome: Result<Report, RunError>, took: Duration, 
         output.object(&view::json_report(outcome.as_ref(), took, wanted));
     }
     let report = outcome?;
+    if !report.is_settled() {
+        return Err(held_up(session.spec().name.as_str(), "settled", &report));
+    }
     if !output.json {
         output.tell(settled(session, &report, took));
     }
     Ok(())
+}
+
+/// Everything else is done, and this waits for something that mainstay does not do.
+pub fn held_up(name: &str, end: &str, report: &Report) -> Problem {
+    let held: Vec<String> = report.held.iter().filter(|held| held.holds_up()).map(held_line).collect();
+    let done = match report.done {
+        0 => "nothing could be done".to_owned(),
+        done => format!("{} done", view::count(done, "step")),
+    };
+    Problem::held(format!(
+        "{name} is not {end}: {done}, {} held",
+        view::count(held.len(), "thing")
+    ))
+    .because(held)
+    .help("when that has passed or is mended, run the same again: it goes on from here")
+}
+
+fn held_line(held: &Held) -> String {
+    format!("{} of {}: {}", held.what, held.subject, held.reason)
 }
 
 /// The last words of a run that went well: how it is, how long it took, what next.
@@ -248,7 +209,7 @@ pub fn settled(session: &Session, report: &Report, took: Duration) -> String {
     };
     let mut text = format!("{} is settled: {nodes}. {steps}.", spec.name);
     for held in &report.held {
-        text.push_str(&format!("\nheld: {} of {}: {}", held.what, held.subject, held.reason));
+        text.push_str(&format!("\nkept as it is: {}", held_line(held)));
     }
     let file = if session.file.as_os_str() == "cluster.yaml" {
         String::new()

@@ -282,7 +282,7 @@ impl Live {
         match &told.event {
             Event::Note(text) => self.above(&format!("note: {text}")),
             Event::Stopping { running } => self.above(&format!(
-                "Stopping: nothing new begins, {} run to their end. Press Ctrl-C again to leave at once.",
+                "Stopping: nothing new begins; waiting for the end of {}. Ctrl-C again leaves at once.",
                 count(running.len(), "step")
             )),
             Event::Planned(plan) => {

@@ -63,7 +63,7 @@ fn plan_event(plan: &Plan, t: f64) -> Value {
     json!({
         "v": 1, "type": "plan", "t": t, "cluster": plan.cluster, "steps": sums.steps,
         "create": sums.images_to_create + sums.machines_to_create, "change": sums.machines_to_change,
-        "remove": sums.machines_to_remove + sums.others_to_remove, "held": sums.held,
+        "remove": sums.machines_to_remove + sums.images_to_remove + sums.leftovers_to_remove, "held": sums.held,
     })
 }
 
@@ -102,7 +102,7 @@ pub fn report(outcome: Result<&Report, &RunError>, t: Duration, wanted: usize) -
                 .nodes
                 .as_ref()
                 .map_or(0, |nodes| nodes.nodes.values().filter(|node| node.ready).count());
-            json!({"v": 1, "type": "report", "t": t, "settled": true, "done": report.done, "held": report.held.len(), "nodes": {"ready": ready, "wanted": wanted}})
+            json!({"v": 1, "type": "report", "t": t, "settled": report.is_settled(), "done": report.done, "held": report.held.len(), "nodes": {"ready": ready, "wanted": wanted}})
         }
         Err(error) => {
             let done = match error {

@@ -54,11 +54,20 @@ impl Plain {
             }
             Event::Step { id, now } => self.step(told.at, *id, now),
             Event::Note(text) => self.line(told.at, "note", text),
-            Event::Stopping { running } => self.line(
-                told.at,
-                "stop",
-                &format!("nothing new begins; {} still run to their end", count(running.len(), "step")),
-            ),
+            Event::Stopping { running } => self.stopping(told.at, running),
+        }
+    }
+
+    fn stopping(&mut self, at: Duration, running: &[StepId]) {
+        let end = count(running.len(), "step");
+        self.line(
+            at,
+            "stop",
+            &format!("nothing new begins; waiting for the end of {end} (once more leaves at once)"),
+        );
+        for id in running {
+            let name = self.name(*id);
+            self.line(at, "stop", &format!("runs on: {name}"));
         }
     }
 

@@ -88,11 +88,16 @@ fn run(output: Output, error: &RunError, file: &str) {
                     at.iter().map(|(at, _)| at.clone()).collect::<Vec<_>>().as_slice(),
                 ));
             }
-            output.tell(format!("{done} finished steps are kept: `mainstay up` continues from here."));
+            let kept = if *done == 1 { "is" } else { "are" };
+            output.tell(format!(
+                "{} {kept} done and kept: the same command goes on from here.",
+                crate::view::count(*done, "step")
+            ));
         }
-        RunError::Stopped { done, left } => output.tell(format!(
-            "Stopped after {done} steps, {left} not begun. `mainstay up` continues from here."
-        )),
+        RunError::Stopped { done, left } => output.tell(stopped(*done, *left)),
+        RunError::Left => {
+            output.tell("Left at once. What was begun goes on in Proxmox VE; the same command finds it and goes on from there.");
+        }
         RunError::Unsound(rules) => {
             let mut text = Text::new(
                 output,
@@ -109,6 +114,15 @@ fn run(output: Output, error: &RunError, file: &str) {
             "error: not settled after {rounds} rounds; `mainstay plan -v` shows what is left"
         )),
     }
+}
+
+fn stopped(done: usize, left: usize) -> String {
+    let left = match left {
+        0 => String::new(),
+        left => format!(", {left} not begun"),
+    };
+    let done = crate::view::count(done, "step");
+    format!("Stopped after {done}{left}. Nothing runs on; the same command goes on from here.")
 }
 
 fn failed(output: Output, failure: &Failure, place: Option<String>, at: &[String]) -> String {
@@ -212,6 +226,11 @@ fn run_objects(error: &RunError, file: &str) -> Vec<Value> {
         ],
         RunError::Stopped { left, .. } => {
             vec![json!({"v": 1, "type": "error", "kind": "interrupted", "summary": "stopped", "left": left})]
+        }
+        RunError::Left => {
+            vec![
+                json!({"v": 1, "type": "error", "kind": "interrupted", "summary": "left at once; what was begun goes on in Proxmox VE"}),
+            ]
         }
         RunError::Unsound(rules) => {
             vec![json!({"v": 1, "type": "error", "kind": "bug", "summary": "a plan that breaks our own rules", "why": rules})]

@@ -63,21 +63,41 @@ fn machines_without_their_secrets_are_left_alone() {
 }
 
 #[test]
-fn machines_behind_a_jump_host_are_reached_through_it() {
+fn what_cannot_be_done_now_is_held_and_says_so() {
     let sim = Sim::start();
-    let text = |key: &str| sim.jump[key].as_str().expect("a text").to_owned();
-    let (address, user) = (text("address"), text("user"));
-    let port = address.rsplit(':').next().expect("has a port");
-    let jump = format!("datacenter:\n  jump: {user}@{address}\n");
     let stage = sim
         .stage()
-        .volatile(&address, "127.0.0.1:<JUMP>")
-        .volatile(format!("[127.0.0.1]:{port}"), "[127.0.0.1]:<JUMP>")
-        .file("cluster.yaml", sim.cluster(74).replacen("datacenter:\n", &jump, 1));
-    stage.run(&["plan"]).golden("jump-no-key");
-    let stage = stage.file("home/.ssh/id_ed25519", text("key")).with_secrets();
-    let stage = stage.file("home/.ssh/known_hosts", format!("[127.0.0.1]:{port} {}\n", text("host_key")));
+        .file(
+            "cluster.yaml",
+            sim.cluster(75).replace("worker: { count: 1", "worker: { count: 2"),
+        )
+        .with_secrets();
     assert_eq!(stage.run(&["up", "--yes"]).code, Some(0));
-    stage.run(&["status"]).golden("jump-status");
-    assert_eq!(stage.run(&["down", "--yes", "--name", "box"]).code, Some(0));
+    stage.change("cluster.yaml", |text| {
+        text.replace("worker: { count: 2", "worker: { count: 1")
+    });
+    sim.protect("box-worker-2", true);
+    stage.run(&["up", "--yes"]).golden("held-up");
+    stage.run(&["up", "--yes", "--json"]).golden("held-up-json");
+    stage.run(&["plan", "--check"]).golden("held-plan-check");
+    sim.protect("box-worker-2", false);
+    assert_eq!(stage.run(&["up", "--yes"]).code, Some(0));
+}
+
+#[test]
+fn nothing_is_written_before_somebody_says_yes() {
+    let sim = Sim::start();
+    let stage = sim.stage().file("cluster.yaml", sim.cluster(76));
+    stage.run(&["up"]).golden("up-new-nobody-to-ask");
+    let files = |folder: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(stage.path(folder)).expect("a folder");
+        entries
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .collect()
+    };
+    assert_eq!(files("home"), [""; 0], "something was left at home");
+    assert!(!files("").contains(&"cluster.secrets.yaml".to_owned()));
+    let said = stage.run(&["up", "--yes"]);
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    assert!(stage.path("cluster.secrets.yaml").exists() && stage.path("home/.config/sops/age/keys.txt").exists());
 }

@@ -4,7 +4,10 @@
 mod credentials;
 mod datacenter;
 mod demo;
+mod examples;
 mod file;
+mod interrupted;
+mod jump;
 mod life;
 mod pages;
 mod secrets;

@@ -77,6 +77,21 @@ fn without_a_key_nothing_is_taken_over() {
 }
 
 #[test]
+fn a_bootstrap_token_that_no_kubelet_could_use_is_refused() {
+    let stage = Stage::new()
+        .with("SOPS_AGE_KEY", AGE_KEY)
+        .file("cluster.yaml", cluster())
+        .file(
+            "from-talosctl.yaml",
+            talosctl_secrets().replace("wcn99e.5p0jb6scwg2xu02o", "wcn99e-5p0jb6"),
+        );
+    stage
+        .run(&["secrets", "import", "from-talosctl.yaml"])
+        .golden("secrets-import-bad-token");
+    assert!(!stage.path(FILE).exists());
+}
+
+#[test]
 fn secrets_that_are_there_are_not_written_over_by_an_import() {
     let stage = with_secrets();
     let before = stage.read(FILE);

@@ -1,11 +1,15 @@
 //! A place to run the built binary in: a folder of its own, a clean environment, and goldens of what it said.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use expect_test::expect_file;
+use mainstay_net::{Entropy, Env, Tcp, Trust, Wall};
+use pve_api::{Client, ClientOptions, Endpoint, cluster, qemu};
 use regex::Regex;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -89,6 +93,25 @@ impl Stage {
         std::fs::write(self.path(name), change(self.read(name))).expect("a file");
     }
 
+    /// Begins a run, to be watched and interrupted.
+    pub fn spawn(&self, arguments: &[&str]) -> Running<'_> {
+        let mut command = self.command(arguments);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program runs");
+        let stdout = Heard::from(child.stdout.take().expect("is piped"));
+        let stderr = Heard::from(child.stderr.take().expect("is piped"));
+        Running {
+            stage: self,
+            arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            child,
+            stdout,
+            stderr,
+        }
+    }
+
     pub fn run(&self, arguments: &[&str]) -> Said {
         self.finish(arguments, self.command(arguments).output().expect("the program runs"))
     }
@@ -130,10 +153,82 @@ impl Stage {
             (r"[A-Za-z0-9+/]{80,}={0,2}", "<BASE64>"),
             (r"\b20\d\d-\d\d-\d\d(T[0-9:.]+Z)?", "<DATE>"),
             (r"\b\d+ days", "<N> days"),
+            (r"SHA256:[A-Za-z0-9+/]{43}", "SHA256:<KEY>"),
         ];
         patterns.iter().fold(named, |text, (pattern, with)| {
             Regex::new(pattern).expect("a pattern").replace_all(&text, *with).into_owned()
         })
+    }
+}
+
+/// A run that goes on.
+pub struct Running<'a> {
+    stage: &'a Stage,
+    arguments: Vec<String>,
+    child: Child,
+    pub stdout: Heard,
+    pub stderr: Heard,
+}
+
+impl Running<'_> {
+    /// Sends `INT` or `TERM`.
+    #[expect(clippy::disallowed_methods, reason = "the shell sends signals, which std does not")]
+    pub fn signal(&self, name: &str) {
+        let line = format!("kill -{name} {}", self.child.id());
+        let sent = Command::new("sh").args(["-c", &line]).status().expect("a shell");
+        assert!(sent.success(), "{line}");
+    }
+
+    pub fn finish(mut self) -> Said {
+        let status = self.child.wait().expect("was begun");
+        let (stdout, stderr) = (self.stdout.all(), self.stderr.all());
+        let output = Output { status, stdout, stderr };
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        self.stage.finish(&arguments, output)
+    }
+}
+
+/// Lines as they come.
+pub struct Heard {
+    lines: mpsc::Receiver<String>,
+    so_far: String,
+}
+
+/// Longer than anything takes that these tests wait for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Heard {
+    fn from(from: impl Read + Send + 'static) -> Self {
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            lines,
+            so_far: String::new(),
+        }
+    }
+
+    /// Waits until every one of these texts was heard.
+    pub fn until(&mut self, texts: &[&str]) {
+        while !texts.iter().all(|text| self.so_far.contains(text)) {
+            let line = self.lines.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("{texts:?} is not all in\n{}", self.so_far));
+            self.so_far.push_str(&line);
+            self.so_far.push('\n');
+        }
+    }
+
+    fn all(mut self) -> Vec<u8> {
+        for line in self.lines {
+            self.so_far.push_str(&line);
+            self.so_far.push('\n');
+        }
+        self.so_far.into_bytes()
     }
 }
 
@@ -176,13 +271,24 @@ pub fn in_order(text: &str) -> String {
     let (mut moments, rest): (Vec<&str>, Vec<&str>) =
         lines.partition(|line| line.starts_with(" 0:00 ") || line.contains(r#""type":"step""#));
     moments.sort_unstable();
+    let ends = [
+        " is settled",
+        " is gone",
+        "Stopped after ",
+        "Left at once",
+        r#""type":"report""#,
+    ];
     let at = rest
         .iter()
-        .position(|line| line.contains(" is settled") || line.contains(" is gone") || line.contains(r#""type":"report""#))
+        .position(|line| ends.iter().any(|end| line.contains(end)))
         .unwrap_or(rest.len());
     let lines = rest[..at].iter().chain(&moments).chain(&rest[at..]);
     lines.map(|line| format!("{line}\n")).collect()
 }
+
+/// How many times faster than life a simulated datacenter is.
+const FAST: &str = "400";
+const SLOW: &str = "15";
 
 /// A simulated datacenter on loopback, gone when this is dropped.
 pub struct Sim {
@@ -196,17 +302,22 @@ pub struct Sim {
 
 impl Sim {
     pub fn start() -> Self {
-        Self::serve(&Stage::new(), &[])
+        Self::serve(&Stage::new(), FAST, &[])
+    }
+
+    /// Slow enough to be watched.
+    pub fn slow() -> Self {
+        Self::serve(&Stage::new(), SLOW, &[])
     }
 
     /// A world of its own, as a file.
     pub fn of(world: &str) -> Self {
         let stage = Stage::new().file("world.yaml", world);
-        Self::serve(&stage, &["--world", "world.yaml"])
+        Self::serve(&stage, FAST, &["--world", "world.yaml"])
     }
 
-    fn serve(stage: &Stage, more: &[&str]) -> Self {
-        let mut arguments = vec!["sim", "--listen", "127.0.0.1:0", "--speed", "400", "--json"];
+    fn serve(stage: &Stage, speed: &str, more: &[&str]) -> Self {
+        let mut arguments = vec!["sim", "--listen", "127.0.0.1:0", "--speed", speed, "--json"];
         arguments.extend(more);
         let mut command = stage.command(&arguments);
         let mut child = command
@@ -227,6 +338,65 @@ impl Sim {
             factory: text("factory"),
             jump: said["jump"].clone(),
         }
+    }
+
+    /// For what happens behind mainstay's back.
+    fn pve(&self) -> Client {
+        let env = Env {
+            dialer: Arc::new(Tcp),
+            wall: Wall::real(),
+            entropy: Entropy::from_os(),
+        };
+        let endpoint = Endpoint {
+            target: self.endpoint.trim_start_matches("https://").parse().expect("an address"),
+            trust: Trust::Pin(self.fingerprint.parse().expect("a fingerprint")),
+            host: None,
+        };
+        let login = self.token.parse().expect("a token");
+        Client::new(&env, vec![endpoint], login, ClientOptions::default()).expect("a client")
+    }
+
+    /// Asks its API, in a runtime of its own.
+    pub fn ask<T>(&self, ask: impl AsyncFnOnce(Client) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async { ask(self.pve()).await })
+    }
+
+    /// Protects a VM, or lifts that, as an administrator would.
+    pub fn protect(&self, name: &str, protection: bool) {
+        self.ask(async |pve| {
+            let all = pve
+                .call(cluster::resources(Some(cluster::ResourceKind::Vm)))
+                .await
+                .expect("a list");
+            let guest = all.into_iter().find_map(|resource| match resource {
+                cluster::Resource::Guest(guest) if guest.name.as_deref() == Some(name) => Some(guest),
+                _ => None,
+            });
+            let guest = guest.expect("is there");
+            let mut change = qemu::Change::default();
+            change.set.protection = Some(protection);
+            pve.call(qemu::set(&guest.host, guest.vmid, &change)).await.expect("is set");
+        });
+    }
+
+    /// With the jump host of this datacenter in the file, and the key to it at home.
+    pub fn stage_behind_jump(&self) -> Stage {
+        let text = |key: &str| self.jump[key].as_str().expect("a text").to_owned();
+        let address = text("address");
+        let port = address.rsplit(':').next().expect("has a port").to_owned();
+        self.stage()
+            .volatile(&address, "127.0.0.1:<JUMP>")
+            .volatile(format!("[127.0.0.1]:{port}"), "[127.0.0.1]:<JUMP>")
+            .volatile(text("host_key"), "<HOST-KEY>")
+            .file("home/.ssh/id_ed25519", text("key"))
+            .file("home/.ssh/known_hosts", format!("[127.0.0.1]:{port} {}\n", text("host_key")))
+    }
+
+    /// `jump: ops@127.0.0.1:2222`, as a line of `datacenter`.
+    pub fn jump_line(&self) -> String {
+        let text = |key: &str| self.jump[key].as_str().expect("a text").to_owned();
+        format!("  jump: {}@{}\n", text("user"), text("address"))
     }
 
     /// A stage whose token opens this datacenter.

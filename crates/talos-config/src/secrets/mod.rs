@@ -172,6 +172,9 @@ impl Secrets {
                 .filter(|(_, text)| text.is_empty())
                 .map(|(name, _)| format!("{name} is required")),
         );
+        if !self.bootstrap_token.is_empty() && !is_bootstrap_token(&self.bootstrap_token) {
+            problems.push("secrets.bootstraptoken is invalid: it must look like abcdef.0123456789abcdef".into());
+        }
         let authorities = [
             ("certs.etcd", &self.etcd),
             ("certs.k8s", &self.kubernetes),
@@ -242,6 +245,16 @@ fn encoded(bytes: &[u8; 32]) -> Zeroizing<String> {
 /// Six and sixteen characters, each of the 36 equally likely.
 fn token(rng: &mut impl CryptoRng) -> Zeroizing<String> {
     Zeroizing::new(format!("{}.{}", random_word(rng, 6), random_word(rng, 16)))
+}
+
+/// As Kubernetes reads it: kubelets with any other are turned away, and no node ever registers.
+fn is_bootstrap_token(token: &str) -> bool {
+    let is_word = |word: &str, length: usize| {
+        word.len() == length && word.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
+    };
+    token
+        .split_once('.')
+        .is_some_and(|(id, secret)| is_word(id, 6) && is_word(secret, 16))
 }
 
 fn random_word(rng: &mut impl CryptoRng, length: usize) -> String {

@@ -1,0 +1,120 @@
+//! The secrets of a new cluster: made in memory to plan with, and written when somebody has said yes, before the first change.
+
+use mainstay_engine::{SecretsFile, derive};
+use sops_file::{Identity, Rule};
+use talos_config::versions::Contract;
+use talos_config::{Secrets, ServiceAccountKey};
+
+use crate::output::Output;
+use crate::problem::Problem;
+use crate::session::Session;
+use crate::view;
+
+/// Who will open secrets that are not written yet.
+pub struct Unwritten {
+    file: SecretsFile,
+    readers: Rule,
+    /// The first key of somebody who has none.
+    identity: Option<Identity>,
+}
+
+/// Those of the file, else new ones. Never new ones for a cluster that exists.
+pub async fn open_or_make(session: &Session, output: Output) -> Result<(Secrets, Option<Unwritten>), Problem> {
+    let file = session.secrets_file()?;
+    if let Some(secrets) = file.load()? {
+        return Ok((secrets, None));
+    }
+    refuse_if_cluster_exists(session).await?;
+    let identities = session.identities()?;
+    let mut readers = session.readers(&identities)?;
+    let mut identity = None;
+    if readers.recipients.is_empty() {
+        let new = Identity::generate();
+        readers = session.readers(std::slice::from_ref(&new))?;
+        identity = Some(new);
+    }
+    output.tell("making the cluster's secrets (a key of 4096 bits takes a few seconds)");
+    let secrets = make(session).await?;
+    let unwritten = Unwritten { file, readers, identity };
+    Ok((secrets, Some(unwritten)))
+}
+
+async fn make(session: &Session) -> Result<Secrets, Problem> {
+    let entropy = session.env.entropy.fork("service account key");
+    let key = tokio::task::spawn_blocking(move || ServiceAccountKey::rsa4096(&mut entropy.rng())).await;
+    let key = key.map_err(|error| Problem::plain("the service account key could not be made").caused_by(error))?;
+    let key = key.map_err(|error| Problem::plain("the service account key could not be made").caused_by(error))?;
+    let versions = derive::versions(session.spec(), None, None)?;
+    Ok(SecretsFile::make(&session.env, Contract::of(&versions.talos), key)?)
+}
+
+impl Unwritten {
+    /// The age key first: without it nobody could ever open what is written next.
+    pub fn write(&self, secrets: &Secrets, session: &Session, output: Output) -> Result<(), Problem> {
+        if let Some(identity) = &self.identity {
+            write_identity(identity, session, output)?;
+        }
+        self.file
+            .store(secrets, &self.readers, session.env.wall.now(), &session.env.entropy)?;
+        output.tell(format!(
+            "wrote {}, encrypted for {}; keep it in git",
+            self.file.path().display(),
+            view::count(self.readers.recipients.len(), "age key")
+        ));
+        Ok(())
+    }
+}
+
+/// At the place where sops looks for it.
+fn write_identity(identity: &Identity, session: &Session, output: Output) -> Result<(), Problem> {
+    let path = session.around.default_age_keys();
+    let text = identity.to_file(session.env.wall.now());
+    session
+        .disk
+        .create(&path, text.as_bytes())
+        .map_err(|error| Problem::plain(format!("{} cannot be written", path.display())).caused_by(error))?;
+    output.tell(format!(
+        "made an age key at {}: back it up, without it nobody can open this cluster's secrets",
+        path.display()
+    ));
+    output.tell(format!("  its public half is {}", identity.recipient()));
+    Ok(())
+}
+
+/// Machines of this name without the secrets: a fresh set of secrets could never open them.
+async fn refuse_if_cluster_exists(session: &Session) -> Result<(), Problem> {
+    use pve_api::cluster::{Resource, ResourceKind, resources};
+    let name = session.spec().name.as_str();
+    let guests = session.pve()?.call(resources(Some(ResourceKind::Vm))).await?;
+    let tagged = guests.into_iter().filter_map(|resource| {
+        if let Resource::Guest(guest) = resource {
+            Some(guest)
+        } else {
+            None
+        }
+    });
+    let pve = session.pve()?;
+    for guest in tagged.filter(|guest| guest.tags.contains(mainstay_plan::TAG)) {
+        let config = pve.call(pve_api::qemu::config(&guest.host, guest.vmid)).await?;
+        let mark = config
+            .description
+            .as_ref()
+            .and_then(|text| mainstay_plan::Mark::parse(text.as_str()));
+        if let Some(mark) = mark.filter(|mark| mark.cluster == name) {
+            let path = SecretsFile::beside(&session.file);
+            return Err(
+                Problem::refused(format!("the cluster {name} exists, but its secrets are not here"))
+                    .why(format!(
+                        "VM {} on {} is its machine {}, and {} is missing",
+                        guest.vmid,
+                        guest.host,
+                        mark.machine,
+                        path.display()
+                    ))
+                    .help("take the secrets file from git or from your backup; new secrets could never open these machines")
+                    .help("if the machines are to go: delete their VMs in Proxmox VE, or name another cluster"),
+            );
+        }
+    }
+    Ok(())
+}
