@@ -155,7 +155,7 @@ fn a_refused_jump_host_is_named() {
     });
     let error = run.unwrap();
     assert!(matches!(error.fault(), Fault::Refused));
-    assert_eq!(error.to_string(), "connect to 10.0.0.5:22: connection refused");
+    assert_eq!(error.to_string(), "connect to jump host 10.0.0.5:22: connection refused");
 }
 
 #[test]
