@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mainstay_net::{Env, Identity, Target, Trust};
@@ -133,6 +133,8 @@ pub struct Keys {
     env: Env,
     kubernetes_ca: String,
     kubernetes_identity: Identity,
+    /// API servers that were asked before: each keeps its connections.
+    clusters: Arc<Mutex<BTreeMap<Ipv4Addr, mainstay_kube::Cluster>>>,
 }
 
 impl Keys {
@@ -142,6 +144,7 @@ impl Keys {
             env: env.clone(),
             kubernetes_ca,
             kubernetes_identity,
+            clusters: Arc::default(),
         }
     }
 
@@ -161,20 +164,27 @@ impl Keys {
 
     /// The Kubernetes API on one control plane. Its certificate is for its own address too, so the VIP is not needed.
     pub fn kubernetes_at(&self, address: Ipv4Addr) -> Result<mainstay_kube::Cluster, mainstay_kube::Error> {
+        let mut clusters = self.clusters.lock().expect("nothing panics while it holds the map");
+        if let Some(cluster) = clusters.get(&address) {
+            return Ok(cluster.clone());
+        }
+        let cluster = self.connect(address)?;
+        clusters.insert(address, cluster.clone());
+        Ok(cluster)
+    }
+
+    fn connect(&self, address: Ipv4Addr) -> Result<mainstay_kube::Cluster, mainstay_kube::Error> {
         let trust = Trust::Ca {
             ca_pem: self.kubernetes_ca.clone(),
             identity: Some(self.kubernetes_identity.clone()),
             server_name: None,
         };
-        mainstay_kube::Cluster::connect(
-            &self.env,
-            &Target {
-                host: address.to_string(),
-                port: KUBERNETES_PORT,
-            },
-            &trust,
-            KUBERNETES_CONNECT,
-        )
+        let host = address.to_string();
+        let at = Target {
+            host,
+            port: KUBERNETES_PORT,
+        };
+        mainstay_kube::Cluster::connect(&self.env, &at, &trust, KUBERNETES_CONNECT)
     }
 }
 

@@ -1,5 +1,7 @@
 //! One machine's gRPC channel: every call has a deadline, and every failure is sorted.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mainstay_net::{Alpn, Connector, Target};
@@ -24,6 +26,8 @@ pub(crate) struct Link {
     onward: Option<MetadataValue<Ascii>>,
     connector: Connector,
     channel: Channel,
+    /// A call on it was lost, or got no answer.
+    broken: Arc<AtomicBool>,
 }
 
 /// One call under way: its name for errors, its end for waiting.
@@ -48,6 +52,7 @@ impl Link {
             onward: None,
             connector,
             channel,
+            broken: Arc::default(),
         })
     }
 
@@ -58,6 +63,11 @@ impl Link {
             onward: Some(node.parse().map_err(unusable)?),
             ..self.clone()
         })
+    }
+
+    /// Whether every call so far was answered.
+    pub(crate) fn is_sound(&self) -> bool {
+        !self.broken.load(Ordering::Relaxed)
     }
 
     pub(crate) fn at(&self) -> &Target {
@@ -131,16 +141,18 @@ impl Pending {
     }
 
     pub(crate) async fn within<T>(&self, work: impl Future<Output = Result<T, Status>>) -> Result<T, Error> {
-        match timeout_at(self.until, work).await {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(status)) => Err(self
-                .explained(Error::of_status(self.call.clone(), self.deadline, status))
-                .await),
-            Err(_) => Err(Error::NoAnswer {
+        let error = match timeout_at(self.until, work).await {
+            Ok(Ok(done)) => return Ok(done),
+            Ok(Err(status)) => Error::of_status(self.call.clone(), self.deadline, status),
+            Err(_) => Error::NoAnswer {
                 call: self.call.clone(),
                 deadline: self.deadline,
-            }),
+            },
+        };
+        if !matches!(error, Error::Refused { .. }) {
+            self.link.broken.store(true, Ordering::Relaxed);
         }
+        Err(self.explained(error).await)
     }
 
     async fn explained(&self, error: Error) -> Error {

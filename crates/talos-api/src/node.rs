@@ -1,5 +1,7 @@
 //! A configured machine: both sides prove who they are.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mainstay_net::{Connector, Env, Identity, Secret, Target, Trust};
@@ -27,6 +29,8 @@ pub struct Access {
     env: Env,
     ca_pem: String,
     identity: Identity,
+    /// Machines that were asked before: a handshake costs more than all that is asked afterwards.
+    known: Arc<Mutex<BTreeMap<Target, Node>>>,
 }
 
 /// One configured machine.
@@ -62,13 +66,23 @@ impl Access {
             env: env.clone(),
             ca_pem,
             identity,
+            known: Arc::default(),
         }
     }
 
     /// The machine at this address. Its certificate must be for exactly this host: every machine of the cluster has one from the
     /// same authority, so the name is what tells them apart.
+    ///
+    /// Whoever asks for the same machine shares one connection, until it fails once. Ask again for each attempt: a machine that
+    /// lost its power leaves a connection behind on which nothing ever comes.
     pub fn node(&self, at: &Target) -> Result<Node, Error> {
-        self.named(at, None)
+        let mut known = self.known.lock().expect("nothing panics while it holds the map");
+        if let Some(node) = known.get(at).filter(|node| node.link.is_sound()) {
+            return Ok(node.clone());
+        }
+        let node = self.named(at, None)?;
+        known.insert(at.clone(), node.clone());
+        Ok(node)
     }
 
     /// As [`Self::node`], where the address dialled is not the machine's own, as behind a forwarded port.

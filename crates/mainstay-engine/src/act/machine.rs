@@ -474,7 +474,6 @@ pub async fn reboot(site: &Site, voice: &Voice, vm: &VmRef, address: std::net::I
         .call(qemu::reboot(&place.host, place.vmid, SHUTDOWN_PATIENCE))
         .await?;
     follow(site, "machine.reboot", &vm.to_string(), &upid).await?;
-    let node = site.node(address)?;
     wait::until(
         site,
         voice,
@@ -485,7 +484,7 @@ pub async fn reboot(site: &Site, voice: &Voice, vm: &VmRef, address: std::net::I
             if !is_running(site, &place).await? {
                 return Ok(Look::NotYet("restarting".into()));
             }
-            Ok(match node.status().await {
+            Ok(match site.node(address)?.status().await {
                 Ok(Some(status)) if status.stage == talos_api::resource::Stage::Running => Look::Done(()),
                 Ok(status) => Look::NotYet(format!("Talos is {}", status.unwrap_or_default().stage)),
                 Err(error) => Look::NotYet(error.to_string()),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use mainstay_plan::NodeState;
 use talos_api::{why_no_answer, why_not_ready};
+use tokio::time::Instant;
 
 use super::wait::{self, Look, Steady};
 use crate::event::Voice;
@@ -20,15 +21,16 @@ pub async fn await_ready(site: &Site, voice: &Voice, machine: &str, until: NodeS
         NodeState::Registered => format!("node {machine} did not register"),
     };
     let mut steady = Steady::new(HOLDS);
+    let mut own = Own::new(machine);
     wait::until(site, voice, &what, REGISTERED, async || {
         let nodes = match site.nodes().await {
             Ok(nodes) => nodes,
-            Err(why) => return Ok(Look::NotYet(reason(site, machine).await.unwrap_or(why))),
+            Err(why) => return Ok(Look::NotYet(own.reason(site).await.unwrap_or(why))),
         };
         let Some(node) = nodes.get(machine) else {
             steady.seen(false);
             return Ok(Look::NotYet(
-                reason(site, machine)
+                own.reason(site)
                     .await
                     .unwrap_or_else(|| "its kubelet has not registered yet".into()),
             ));
@@ -43,13 +45,35 @@ pub async fn await_ready(site: &Site, voice: &Voice, machine: &str, until: NodeS
     .await
 }
 
-/// What the machine itself says is in the way.
-async fn reason(site: &Site, machine: &str) -> Option<String> {
-    let address = site.addresses.get(machine)?;
-    let node = site.node(*address).ok()?;
-    match node.look().await {
-        Ok(seen) => why_not_ready(&seen),
-        Err(error) => Some(why_no_answer(&error)),
+/// What the machine itself says is in the way. It tells much, and little of it changes within seconds.
+struct Own<'a> {
+    machine: &'a str,
+    told: Option<(Instant, Option<String>)>,
+}
+
+const TOLD_AGAIN: Duration = Duration::from_secs(5);
+
+impl<'a> Own<'a> {
+    fn new(machine: &'a str) -> Self {
+        Self { machine, told: None }
+    }
+
+    async fn reason(&mut self, site: &Site) -> Option<String> {
+        if let Some((_, told)) = self.told.as_ref().filter(|(at, _)| at.elapsed() < TOLD_AGAIN) {
+            return told.clone();
+        }
+        let told = self.ask(site).await;
+        self.told = Some((Instant::now(), told.clone()));
+        told
+    }
+
+    async fn ask(&self, site: &Site) -> Option<String> {
+        let address = site.addresses.get(self.machine)?;
+        let node = site.node(*address).ok()?;
+        match node.look().await {
+            Ok(seen) => why_not_ready(&seen),
+            Err(error) => Some(why_no_answer(&error)),
+        }
     }
 }
 

@@ -76,13 +76,12 @@ pub async fn configure(site: &Site, voice: &Voice, address: Ipv4Addr, uuid: Uuid
 
 /// Waits until a configured machine answers.
 pub async fn await_answer(site: &Site, voice: &Voice, address: Ipv4Addr, uuid: Uuid) -> Result<(), Failure> {
-    let node = site.node(address)?;
     wait::until(
         site,
         voice,
         &format!("the machine at {address} did not answer"),
         CONFIGURED,
-        async || is_up(&node, uuid).await,
+        async || is_up(&site.node(address)?, uuid).await,
     )
     .await
 }
@@ -180,7 +179,6 @@ async fn await_reboot(site: &Site, voice: &Voice, node: &Node, before: &str) -> 
 
 /// Begins etcd on this machine, once in the life of the cluster. It is sent only here, and only while nobody has etcd data.
 pub async fn bootstrap(site: &Site, voice: &Voice, address: Ipv4Addr, prove: &[Peer]) -> Result<(), Failure> {
-    let node = site.node(address)?;
     let mut sent: Option<Instant> = None;
     wait::until(
         site,
@@ -188,6 +186,7 @@ pub async fn bootstrap(site: &Site, voice: &Voice, address: Ipv4Addr, prove: &[P
         &format!("etcd did not start at {address}"),
         ETCD_STARTS,
         async || {
+            let node = site.node(address)?;
             let services = match node.services().await {
                 Ok(services) => services,
                 Err(error) => return not_yet(&error),
@@ -254,8 +253,8 @@ async fn nobody_has_data(site: &Site, prove: &[Peer], own: Ipv4Addr) -> Result<(
 
 /// Waits until the machine is a healthy voter.
 pub async fn etcd_join(site: &Site, voice: &Voice, machine: &str, address: Ipv4Addr) -> Result<(), Failure> {
-    let node = site.node(address)?;
     wait::until(site, voice, &format!("{machine} did not join etcd"), ETCD_JOINS, async || {
+        let node = site.node(address)?;
         let services = match node.services().await {
             Ok(services) => services,
             Err(error) => return not_yet(&error),
