@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mainstay_plan::{Observed, Storage};
+use mainstay_plan::{Observed, largest_storage};
 use mainstay_spec::{Distro, Hosts, Spec};
 use pve_api::PveVersion;
 use pve_api::access::Permissions;
@@ -37,12 +37,16 @@ fn purposes(spec: &Spec, observed: Option<&Observed>) -> Vec<Purpose> {
     }
     let disks = disk_storages(spec, observed);
     purposes.extend(disks.iter().filter_map(|name| name.parse().ok()).map(Purpose::Disks));
-    if let Some(storage) = image_storage(spec, observed).and_then(|name| name.parse().ok()) {
-        purposes.push(Purpose::Images {
-            storage,
-            hosts: hosts(spec, observed),
-        });
-    }
+    let images = image_storages(spec, observed);
+    purposes.extend(
+        images
+            .iter()
+            .filter_map(|name| name.parse().ok())
+            .map(|storage| Purpose::Images {
+                storage,
+                hosts: hosts(spec, observed),
+            }),
+    );
     let network = &spec.network;
     purposes.push(Purpose::Bridge {
         zone: LOCAL_ZONE.into(),
@@ -54,43 +58,43 @@ fn purposes(spec: &Spec, observed: Option<&Observed>) -> Vec<Purpose> {
 
 /// Storages that disks and seeds go to.
 fn disk_storages(spec: &Spec, observed: Option<&Observed>) -> BTreeSet<String> {
-    let chosen = &spec.datacenter.storage;
-    let mut names: BTreeSet<String> = chosen.disks.iter().chain(&chosen.seeds).map(ToString::to_string).collect();
+    let named = &spec.datacenter.storage;
+    let mut names: BTreeSet<String> = named.disks.iter().chain(&named.seeds).map(ToString::to_string).collect();
     let own = spec
         .machines
         .iter()
         .flat_map(|machine| std::iter::once(&machine.shape.disk).chain(machine.shape.disks.iter().map(|extra| &extra.disk)));
     names.extend(own.filter_map(|disk| disk.storage.as_ref()).map(ToString::to_string));
-    if chosen.disks.is_none() {
-        let largest = storages(observed)
-            .filter(|(_, storage)| storage.allows("images"))
-            .max_by_key(|(_, storage)| storage.total);
-        names.extend(largest.map(|(name, _)| name));
+    if named.disks.is_none() {
+        names.extend(chosen(spec, observed, "images"));
     }
     names
 }
 
-fn image_storage(spec: &Spec, observed: Option<&Observed>) -> Option<String> {
-    let chosen = spec.datacenter.storage.images.as_ref().map(ToString::to_string);
-    chosen.or_else(|| {
-        storages(observed)
-            .find(|(_, storage)| storage.allows("import"))
-            .map(|(name, _)| name)
-    })
+fn image_storages(spec: &Spec, observed: Option<&Observed>) -> BTreeSet<String> {
+    match &spec.datacenter.storage.images {
+        Some(images) => [images.to_string()].into(),
+        None => chosen(spec, observed, "import"),
+    }
 }
 
-fn storages(observed: Option<&Observed>) -> impl Iterator<Item = (String, &Storage)> {
-    let hosts = observed.into_iter().flat_map(|observed| observed.hosts.values());
-    let all: BTreeMap<String, &Storage> = hosts
-        .filter_map(|host| host.storages.yes())
-        .flatten()
-        .map(|(name, storage)| (name.clone(), storage))
-        .collect();
-    all.into_iter()
+/// What the plan chooses on each host that a machine may come to.
+fn chosen(spec: &Spec, observed: Option<&Observed>, content: &str) -> BTreeSet<String> {
+    let names = host_names(spec, observed);
+    let hosts = names.iter().filter_map(|name| observed?.hosts.get(name));
+    hosts
+        .filter_map(|host| largest_storage(host.storages.yes()?, content))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Hosts that may have to fetch the image: those that the file names, else all.
 fn hosts(spec: &Spec, observed: Option<&Observed>) -> Vec<pve_api::Host> {
+    let names = host_names(spec, observed);
+    names.iter().filter_map(|name| name.parse().ok()).collect()
+}
+
+fn host_names(spec: &Spec, observed: Option<&Observed>) -> BTreeSet<String> {
     let mut named: BTreeSet<String> = BTreeSet::new();
     for machine in &spec.machines {
         match &machine.hosts {
@@ -99,7 +103,7 @@ fn hosts(spec: &Spec, observed: Option<&Observed>) -> Vec<pve_api::Host> {
             Hosts::Pinned(host) => drop(named.insert(host.to_string())),
         }
     }
-    named.iter().filter_map(|name| name.parse().ok()).collect()
+    named
 }
 
 /// The pveum commands that grant this to somebody: `user@realm`, or `user@realm!token`.

@@ -29,6 +29,7 @@ pub use observed::{
     Answer, Config, EtcdState, Host, ImageFile, Kubernetes, Leftover, Member, Memory, Node, Observed, Power, Running, Seen,
     Storage, StorageAt, StorageKind, Talos, Task, Token, Vm, VmConfig, VmDisk, VmNic,
 };
+pub use place::largest_storage;
 pub use plan::{Drift, Held, Lasts, Plan, Refusal, RefusalKind, Unchanged, plan};
 pub use render::{Page, about};
 pub use row::{Row, Sign, Summary};

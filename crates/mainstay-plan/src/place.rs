@@ -115,15 +115,17 @@ fn storages_of(wish: &Wish, host: &Host) -> Result<Storages, Lack> {
 fn pick(storages: &BTreeMap<String, Storage>, named: Option<&str>, content: &str) -> Result<String, Lack> {
     match named {
         Some(name) => named_storage(storages, name, content),
-        None => {
-            let fitting = storages.iter().filter(|(_, storage)| storage.allows(content));
-            // The lowest name among equals, so that the choice never wavers.
-            let largest = fitting.max_by_key(|(name, storage)| (storage.total, Reverse(*name)));
-            largest
-                .map(|(name, _)| name.clone())
-                .ok_or_else(|| none_allows(storages, content))
-        }
+        None => largest_storage(storages, content)
+            .map(str::to_owned)
+            .ok_or_else(|| none_allows(storages, content)),
     }
+}
+
+/// The storage of a host that takes what the file has no place for. The lowest name among equals, so that the choice never wavers.
+pub fn largest_storage<'a>(storages: &'a BTreeMap<String, Storage>, content: &str) -> Option<&'a str> {
+    let fitting = storages.iter().filter(|(_, storage)| storage.allows(content));
+    let largest = fitting.max_by_key(|(name, storage)| (storage.total, Reverse(*name)));
+    largest.map(|(name, _)| name.as_str())
 }
 
 fn named_storage(storages: &BTreeMap<String, Storage>, name: &str, content: &str) -> Result<String, Lack> {
