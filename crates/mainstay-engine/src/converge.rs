@@ -20,7 +20,7 @@ use crate::observe::{Scope, Sight, observe};
 use crate::preflight;
 use crate::site::Site;
 
-/// Rounds that may fail without getting anywhere before the run gives up. One that gets something done is always followed by another.
+/// Rounds that may fail without getting anywhere before the run gives up. One that gets something new done is always followed by another.
 const ROUNDS_WITHOUT_PROGRESS: u32 = 3;
 /// Beyond all reason: a plan that never empties is a bug of ours.
 const ROUNDS_MAX: u32 = 100;
@@ -143,7 +143,7 @@ pub fn pve_version(version: &semver::Version) -> pve_api::PveVersion {
 
 pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report, RunError> {
     let mut done = 0;
-    let mut fruitless = 0;
+    let mut progress = Progress::default();
     let mut approved: Option<BTreeSet<String>> = None;
     let mut patience = Patience::default();
     for round in 1..=ROUNDS_MAX {
@@ -179,7 +179,7 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
             });
         }
         check_lease(run, &observed)?;
-        let removals: BTreeSet<String> = plan.removals().map(removal).collect();
+        let removals: BTreeSet<String> = plan.removals().map(name).collect();
         if approved.as_ref().is_none_or(|approved| !removals.is_subset(approved)) {
             if !approve(&plan, &observed) {
                 return Err(RunError::NotApproved(plan));
@@ -188,20 +188,16 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
         }
         run.events.tell(Event::Planned(plan.clone()));
         let outcome = carry_out(run, &plan, &observed).await;
-        done += outcome.done;
+        done += outcome.done.len();
         if outcome.stopped {
             return Err(RunError::Stopped {
                 done,
                 left: outcome.left,
             });
         }
-        fruitless = if outcome.failed.is_empty() || outcome.done > 0 {
-            0
-        } else {
-            fruitless + 1
-        };
+        progress.note(&plan, &outcome);
         let hopeless = outcome.failed.values().any(|failure| !failure.kind.may_pass());
-        if hopeless || fruitless >= ROUNDS_WITHOUT_PROGRESS {
+        if hopeless || progress.fruitless >= ROUNDS_WITHOUT_PROGRESS {
             return Err(RunError::Failed {
                 plan,
                 failed: outcome.failed.into_iter().collect(),
@@ -214,6 +210,27 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
         }
     }
     Err(RunError::NotSettled { rounds: ROUNDS_MAX })
+}
+
+/// Whether rounds get anywhere. What was done once and is done again is none: it may be what the failure undoes each time.
+#[derive(Default)]
+struct Progress {
+    done: BTreeSet<String>,
+    /// Rounds in a row that failed and did nothing for the first time.
+    fruitless: u32,
+}
+
+impl Progress {
+    fn note(&mut self, plan: &Plan, outcome: &Outcome) {
+        let before = self.done.len();
+        let steps = outcome.done.iter().filter_map(|id| plan.step(*id));
+        self.done.extend(steps.map(name));
+        if outcome.failed.is_empty() || self.done.len() > before {
+            self.fruitless = 0;
+        } else {
+            self.fruitless += 1;
+        }
+    }
 }
 
 /// What holds everything up, and since when.
@@ -240,7 +257,7 @@ impl Patience {
     }
 }
 
-fn removal(step: &mainstay_plan::Step) -> String {
+fn name(step: &mainstay_plan::Step) -> String {
     format!("{} {}", step.action.name(), step.subject)
 }
 

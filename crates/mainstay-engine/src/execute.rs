@@ -24,7 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// What became of a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    pub done: usize,
+    pub done: BTreeSet<StepId>,
     pub failed: BTreeMap<StepId, Arc<Failure>>,
     /// Not begun: something that they need failed, or the run was stopped.
     pub left: usize,
@@ -34,7 +34,6 @@ pub struct Outcome {
 /// Ends when every step has ended, failed or lost what it needs. `stop` begins nothing new and lets the running steps end.
 pub async fn execute(plan: &Plan, site: &Site, limits: &Limits, events: &Events, stop: &CancellationToken) -> Outcome {
     let mut outcome = Outcome::default();
-    let mut ended: BTreeSet<StepId> = BTreeSet::new();
     let mut waiting: BTreeMap<StepId, &Step> = plan.steps.iter().map(|step| (step.id, step)).collect();
     let mut running = FuturesUnordered::new();
     let mut in_flight: BTreeSet<StepId> = BTreeSet::new();
@@ -42,7 +41,7 @@ pub async fn execute(plan: &Plan, site: &Site, limits: &Limits, events: &Events,
         if !stop.is_cancelled() {
             let ready: Vec<StepId> = waiting
                 .values()
-                .filter(|step| step.needs.iter().all(|need| ended.contains(need)))
+                .filter(|step| step.needs.iter().all(|need| outcome.done.contains(need)))
                 .map(|step| step.id)
                 .collect();
             for id in ready {
@@ -62,8 +61,7 @@ pub async fn execute(plan: &Plan, site: &Site, limits: &Limits, events: &Events,
                 in_flight.remove(&id);
                 match result {
                     Ok(()) => {
-                        outcome.done += 1;
-                        ended.insert(id);
+                        outcome.done.insert(id);
                     }
                     Err(failure) => {
                         outcome.failed.insert(id, failure);
