@@ -8,6 +8,7 @@ mod pki;
 mod spec;
 mod talos;
 mod timing;
+mod witness;
 mod world;
 mod yaml;
 
@@ -16,4 +17,5 @@ pub use path::{CriticalPath, Shape};
 pub use spec::{GuestSpec, SpecError, WorldSpec};
 pub use talos::NodeFaults;
 pub use timing::Timing;
+pub use witness::{Deed, Standing, Struck, Witness};
 pub use world::{JumpHost, Mode, Places, World, WorldError};

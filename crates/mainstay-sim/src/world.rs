@@ -14,7 +14,8 @@ use crate::factory::{Factory, Settings};
 use crate::ground::Ground;
 use crate::path::{CriticalPath, Shape};
 use crate::spec::WorldSpec;
-use crate::talos::{Alarm, Machines, NodeFaults, Site, crash_apid};
+use crate::talos::{Alarm, Machines, NodeFaults, Site, crash_apid, standing};
+use crate::witness::{Standing, Witness};
 
 /// Where a world lives.
 #[derive(Clone, Debug)]
@@ -216,6 +217,20 @@ impl World {
     /// How many etcd clusters were ever founded, by all bootstraps together. More than one is more than any cluster survives.
     pub fn etcd_foundings(&self) -> u64 {
         self.site.foundings()
+    }
+
+    /// Somebody watches what is done to the nodes from now on, instead of whoever did before.
+    pub fn set_witness(&self, witness: Arc<dyn Witness>) {
+        self.site.set_witness(witness);
+    }
+
+    /// Where the machine of an address stands in the first etcd cluster that anybody here runs, whether or not it runs itself.
+    pub fn etcd_standing(&self, address: IpAddr) -> Option<Standing> {
+        let nodes = self.site.all();
+        let (cluster, _) = nodes.iter().find_map(|node| node.etcd())?;
+        let members = cluster.members();
+        let own = members.iter().find(|member| member.address == address)?.id;
+        Some(standing(&members, own))
     }
 
     /// What this world itself takes to bring a new cluster of a shape to Ready nodes, whoever asks for it.

@@ -9,6 +9,7 @@ use crate::access::{Auth, ROOT};
 use crate::datacenter::Datacenter;
 use crate::locks::Wanted;
 use crate::qemu::{self, Conf, Vm};
+use crate::storage::Volume;
 use crate::tasks::Job;
 
 /// Acts on a datacenter without going through its API.
@@ -127,6 +128,18 @@ impl Lab<'_> {
         self.kill_vm(vmid);
         let removed = self.0.state().vms.remove(&vmid);
         drop(removed);
+    }
+
+    /// Destroys a VM with all its volumes.
+    pub fn destroy_vm(&self, vmid: u32) {
+        self.forget_vm(vmid);
+        let mut state = self.0.state();
+        let own =
+            |(place, volume): (&str, &Volume)| (volume.vmid == Some(vmid)).then(|| (place.to_owned(), volume.volid.clone()));
+        let gone: Vec<(String, String)> = state.volumes.all().filter_map(own).collect();
+        for (place, volid) in gone {
+            state.volumes.remove(&place, &volid);
+        }
     }
 
     /// Moves a VM as HA would have done, with its volumes.

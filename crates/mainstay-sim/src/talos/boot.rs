@@ -432,6 +432,8 @@ async fn drain(node: &Arc<Node>) {
     }
 }
 
+const TRUSTD_RETRY: Duration = Duration::from_secs(10);
+
 /// The config of a control plane whose trustd this worker reaches, found by the cluster's endpoint or by discovery.
 async fn trusted(node: &Arc<Node>, config: &Config) -> Arc<Config> {
     let Some(room) = node.room() else {
@@ -444,9 +446,9 @@ async fn trusted(node: &Arc<Node>, config: &Config) -> Arc<Config> {
             node.pass(node.site.timing.trustd_answer).await;
             return found;
         }
-        if changed.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        // Asked again and again too: a network that is mended, or a port that is opened, tells nobody.
+        let retry = node.site.pace.scale(TRUSTD_RETRY);
+        let _ = tokio::time::timeout(retry, changed.changed()).await;
     }
 }
 

@@ -37,7 +37,7 @@ pub use self::site::NodeFaults;
 pub(crate) use self::apid::crash as crash_apid;
 pub(crate) use self::etcd::Alarm;
 pub(crate) use self::node::Node;
-pub(crate) use self::site::Site;
+pub(crate) use self::site::{Site, standing};
 
 use self::node::Ending;
 use self::sequence::Order;

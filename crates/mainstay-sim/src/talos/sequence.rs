@@ -9,6 +9,7 @@ use super::etcd::EtcdError;
 use super::node::{Ending, EtcdState, Node, Sequence};
 use super::services::ServiceState;
 use crate::factory::TalosImage;
+use crate::witness::Deed;
 
 /// A node without pods takes a moment too, in which its API still answers.
 const NO_PODS: Duration = Duration::from_millis(400);
@@ -87,6 +88,7 @@ pub(crate) fn begin(node: &Arc<Node>, order: Order) {
     if !allowed {
         return publish_locked(node, order.sequence);
     }
+    node.site.tell(node, Deed::Away);
     node.beat();
     let own = Arc::clone(node);
     node.spawn(async move { run(own, order).await });

@@ -10,8 +10,10 @@ use pve_sim::guest::Pace;
 use serde::Deserialize;
 use tokio::sync::watch;
 
+use super::etcd::Member;
 use super::node::Node;
 use crate::timing::Timing;
+use crate::witness::{Deed, Standing, Struck, Witness};
 
 pub(crate) struct Site {
     pub network: Arc<dyn Network>,
@@ -28,6 +30,7 @@ pub(crate) struct Site {
     faults: Mutex<BTreeMap<String, NodeFaults>>,
     serial: AtomicU64,
     founded: AtomicU64,
+    witness: Mutex<Option<Arc<dyn Witness>>>,
 }
 
 const REMEMBERED: std::time::Duration = std::time::Duration::from_secs(60);
@@ -125,6 +128,7 @@ impl Site {
             faults: Mutex::default(),
             serial: AtomicU64::new(0),
             founded: AtomicU64::new(0),
+            witness: Mutex::default(),
         })
     }
 
@@ -139,6 +143,28 @@ impl Site {
 
     pub fn foundings(&self) -> u64 {
         self.founded.load(Ordering::Relaxed)
+    }
+
+    pub fn set_witness(&self, witness: Arc<dyn Witness>) {
+        *self.witness.lock().expect("plain data") = Some(witness);
+    }
+
+    /// Something was done to a node by somebody who asked it.
+    pub fn tell(&self, node: &Node, deed: Deed) {
+        let witness = self.witness.lock().expect("plain data").clone();
+        if let Some(witness) = witness {
+            let struck = Struck {
+                vmid: node.hardware.vmid,
+                uuid: node.hardware.uuid.clone(),
+                etcd: node.etcd().map(|(cluster, own)| standing(&cluster.members(), own)),
+            };
+            witness.deed(&struck, deed);
+        }
+    }
+
+    /// Every node that is on the network.
+    pub fn all(&self) -> Vec<Arc<Node>> {
+        self.directory().values().filter_map(Weak::upgrade).collect()
     }
 
     /// The room of a cluster, by its OS authority.
@@ -216,5 +242,14 @@ impl Site {
     /// Changes the faults of a machine in place; what it returns is handed through.
     pub fn change_faults<T>(&self, machine: &str, change: impl FnOnce(&mut NodeFaults) -> T) -> T {
         change(self.faults.lock().expect("plain data").entry(machine.to_owned()).or_default())
+    }
+}
+
+pub(crate) fn standing(members: &[Member], own: u64) -> Standing {
+    let mut voters = members.iter().filter(|member| !member.learner);
+    Standing {
+        voters: voters.clone().count(),
+        others: voters.clone().filter(|member| member.running && member.id != own).count(),
+        votes: voters.any(|member| member.id == own),
     }
 }

@@ -15,6 +15,7 @@ use crate::talos::node::{Ending, Node};
 use crate::talos::rbac::{Role, Roles};
 use crate::talos::resources;
 use crate::talos::sequence::{self, Order};
+use crate::witness::Deed;
 
 const IN_PROGRESS: &str = "another apply configuration is already in progress";
 const REBOOTING: &str =
@@ -49,6 +50,7 @@ impl Api {
         }
         let _turn = take_turn(node)?;
         let old_style = node.minor() <= 12 && !configured;
+        node.site.tell(node, Deed::Config);
         let config = decode(node, &request.data, old_style)?;
         if configured && !config.is_complete() {
             return Err(Status::invalid_argument(
