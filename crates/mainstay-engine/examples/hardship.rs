@@ -1,4 +1,4 @@
-//! Bad days in bulk: `hardship [--seeds N] [--start S] [--tell]`. Ends with one line: `N seeds, V violations`.
+//! Bad days in bulk: `hardship [--seeds N] [--start S] [--jobs J] [--tell]`. Ends with one line: `N seeds, V violations`.
 
 #![expect(clippy::print_stdout, reason = "its output is what it is for")]
 
@@ -10,6 +10,17 @@ mod days;
 mod stage;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{available_parallelism, scope};
+
+use tokio::time::Instant;
+
+struct Work {
+    next: AtomicU64,
+    end: u64,
+    violations: AtomicU64,
+    tell: bool,
+}
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -17,14 +28,43 @@ fn main() {
         let at = words.iter().position(|word| word == name);
         at.and_then(|at| words.get(at + 1)?.parse().ok()).unwrap_or(otherwise)
     };
-    let (seeds, start, tell) = (
-        number("--seeds", 100),
-        number("--start", 0),
-        words.iter().any(|word| word == "--tell"),
+    let cores = available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let (seeds, start, jobs) = (number("--seeds", 100), number("--start", 0), number("--jobs", cores).max(1));
+    let work = Work {
+        next: AtomicU64::new(start),
+        end: start + seeds,
+        violations: AtomicU64::new(0),
+        tell: words.iter().any(|word| word == "--tell"),
+    };
+    // Outside of every simulated run this is real time.
+    let began = Instant::now();
+    scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| work.run());
+        }
+    });
+    let minutes = began.elapsed().as_secs_f64() / 60.0;
+    println!(
+        "{:.0} seeds per core and minute",
+        seeds as f64 / minutes / jobs.min(cores) as f64
     );
-    let violations = (start..start + seeds).filter(|seed| !is_good(*seed, tell)).count();
+    let violations = work.violations.into_inner();
     println!("{seeds} seeds, {violations} violations");
     std::process::exit(i32::from(violations > 0));
+}
+
+impl Work {
+    fn run(&self) {
+        loop {
+            let seed = self.next.fetch_add(1, Ordering::Relaxed);
+            if seed >= self.end {
+                return;
+            }
+            if !is_good(seed, self.tell) {
+                self.violations.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 /// A run that never ends or panics is as wrong as one that does harm.
@@ -39,10 +79,11 @@ fn is_good(seed: u64, tell: bool) -> bool {
         Err(panic) => vec![panic.downcast_ref::<String>().cloned().unwrap_or_default()],
     };
     if !wrong.is_empty() {
-        println!("seed {seed} (replay: --seeds 1 --start {seed} --tell):");
-        for line in &wrong {
-            println!("  {}", line.lines().next().unwrap_or_default());
-        }
+        let lines: String = wrong
+            .iter()
+            .map(|line| format!("\n  {}", line.lines().next().unwrap_or_default()))
+            .collect();
+        println!("seed {seed} (replay: --seeds 1 --start {seed} --tell):{lines}");
     }
     wrong.is_empty()
 }

@@ -5,7 +5,9 @@ mod days;
 mod stage;
 
 use days::live;
-use days::once::{befalls_once, clean, killed_at_change, on_small_stage};
+use days::once::{Then, befalls_once, clean, down_killed_at, on_small_stage, up_killed_at};
+use mainstay_engine::Disk;
+use mainstay_sim::{Deed, Standing, Struck, Witness};
 use pve_sim::faults::Fault;
 use pve_sim::{Effect, Observer, Seen};
 
@@ -24,42 +26,90 @@ fn whatever_befalls_a_run_calm_settles_it_and_nothing_of_others_is_touched() {
     }
 }
 
-/// Every kind of call that changes something, struck once by `fault`: one run of `up` and one of `down` live with it.
-fn every_change_lives_with(fault: &Fault) {
-    let (calls, _) = clean();
+/// Every call that `up` and `down` make, or only those that change something.
+fn every(call: &str) -> bool {
+    !call.is_empty()
+}
+
+fn changing(call: &str) -> bool {
+    !call.starts_with("GET ")
+}
+
+/// Each of these calls, struck once by `fault`.
+fn each_lives_with(which: fn(&str) -> bool, fault: &Fault, then: Then) {
+    let calls: Vec<String> = clean().calls.into_iter().filter(|call| which(call)).collect();
     assert!(calls.len() >= 6, "{calls:?}");
     for call in calls {
-        assert_eq!(befalls_once(&call, fault), Vec::<String>::new(), "{call}");
+        assert_eq!(befalls_once(&call, fault, then), Vec::<String>::new(), "{call}");
     }
+}
+
+fn refuse(status: u16, reason: &str) -> Fault {
+    let reason = reason.into();
+    Fault::Refuse { status, reason }
 }
 
 #[test]
 fn an_answer_lost_after_execution_never_does_anything_twice() {
-    every_change_lives_with(&Fault::CutAfter);
+    each_lives_with(every, &Fault::CutAfter, Then::Nothing);
+}
+
+#[test]
+fn a_host_that_carries_a_call_out_and_answers_too_late_is_looked_at() {
+    let (status, reason) = (596, "Connection timed out".into());
+    each_lives_with(changing, &Fault::ReplaceAnswer { status, reason }, Then::Nothing);
 }
 
 #[test]
 fn a_lock_that_is_not_got_in_time_is_tried_again() {
-    every_change_lives_with(&Fault::Refuse {
-        status: 500,
-        reason: "can't lock file '/var/lock/qemu-server/lock-2000.conf' - got timeout".into(),
-    });
+    let lock = "can't lock file '/var/lock/qemu-server/lock-2000.conf' - got timeout";
+    each_lives_with(changing, &refuse(500, lock), Then::Nothing);
 }
 
 #[test]
 fn a_host_that_gives_a_forwarded_call_up_is_asked_again() {
-    every_change_lives_with(&Fault::Refuse {
-        status: 596,
-        reason: "Connection timed out".into(),
-    });
+    each_lives_with(changing, &refuse(596, "Connection timed out"), Then::Nothing);
 }
 
 #[test]
-fn a_run_killed_at_any_change_is_finished_by_the_next() {
-    let (_, changes) = clean();
-    assert!(changes >= 8, "{changes}");
-    for nth in 1..=changes {
-        assert_eq!(killed_at_change(nth), Vec::<String>::new(), "killed at change {nth}");
+fn a_right_that_is_taken_away_meanwhile_is_given_back_and_the_next_run_ends_it() {
+    each_lives_with(
+        every,
+        &refuse(403, "Permission check failed (/vms/2000, VM.Allocate)"),
+        Then::Again,
+    );
+}
+
+#[test]
+fn a_token_that_expires_meanwhile_is_renewed_and_the_next_run_ends_it() {
+    each_lives_with(every, &refuse(401, "authentication failure"), Then::Again);
+}
+
+#[test]
+fn a_step_that_fails_for_a_reason_of_its_own_is_ended_by_the_next_run() {
+    each_lives_with(
+        changing,
+        &refuse(500, "unable to open file - Input/output error"),
+        Then::Again,
+    );
+}
+
+/// Every step tells that it begins, what it waits for and that it is done: killed at each of these words, it is killed before and after.
+#[test]
+fn an_up_killed_at_any_word_is_finished_by_the_next() {
+    let words = clean().up;
+    assert!(words >= 30, "{words}");
+    for nth in 1..=words {
+        assert_eq!(up_killed_at(nth), Vec::<String>::new(), "killed at word {nth}");
+    }
+}
+
+#[test]
+fn a_down_killed_at_any_word_is_finished_by_the_next() {
+    let words = clean().down;
+    assert!(words >= 5, "{words}");
+    for nth in 1..=words {
+        assert_eq!(down_killed_at(nth), Vec::<String>::new(), "killed at word {nth}");
     }
 }
 
@@ -82,6 +132,35 @@ fn the_watch_tells_of_everything_that_must_not_happen() {
         watch.effect("root@pam!mainstay", &Effect::VmStarted { vmid: 2000 });
         watch.effect("root@pam!mainstay", &ours());
         tells("the removal of a living machine by up");
+        let struck = |vmid, others| Struck {
+            vmid,
+            uuid: watch.uuid(vmid),
+            etcd: Some(Standing {
+                voters: 3,
+                others,
+                votes: true,
+            }),
+        };
+        watch.deed(&struck(2000, 2), Deed::Config);
+        watch.deed(&struck(2000, 2), Deed::Away);
+        assert_eq!(
+            watch.all_wrong().len(),
+            3,
+            "a machine of ours that etcd can do without for a while"
+        );
+        watch.deed(&struck(100, 2), Deed::Config);
+        tells("a config for a stranger's machine");
+        let uuid = "00000000-0000-4000-8000-000000000002".into();
+        watch.deed(&Struck { uuid, ..struck(2000, 2) }, Deed::Config);
+        tells("a config for a machine with our VMID and another UUID");
+        watch.deed(&struck(2000, 1), Deed::Away);
+        tells("a restart that costs etcd its majority");
+        watch.intrudes(3000);
+        watch.effect("root@pam!mainstay", &Effect::VmRemoved { vmid: 3000 });
+        tells("the removal of somebody who took our VMID");
+        stage.tell_a_wait_without_a_reason();
+        watch.look(stage);
+        tells("a wait without a reason");
         let token = stage.world.token().expect("a token");
         watch.request(&seen(token.split_once('=').expect("a secret").1));
         tells("a secret in an answer");
@@ -98,6 +177,10 @@ fn the_watch_tells_of_everything_that_must_not_happen() {
         tells("two VMs with one MAC");
         watch.nothing_of_ours(stage);
         tells("a machine that is left after down");
+        lab.destroy_vm(2000);
+        stage.disk.write("state/journal".as_ref(), b"x").expect("writes");
+        watch.nothing_of_ours(stage);
+        tells("a journal that is left after down");
         let before = watch.all_wrong().len();
         watch.effect("root@pam", &ours());
         assert_eq!(

@@ -1,25 +1,33 @@
 //! Bad days from a seed: faults and kills while `up` runs again and again, then calm, in which everything must come right.
 
+pub mod admin;
 pub mod once;
 pub mod shape;
 pub mod watch;
 pub mod weather;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_net::Entropy;
+use mainstay_spec::{Role, smbios_uuid};
 use rand::{Rng, RngExt};
 
-use self::shape::Shape;
+use self::shape::{Change, Shape};
 use self::watch::Watch;
-use self::weather::{Field, brew, calm, trouble};
+use self::weather::{Field, Guest, brew, calm, trouble};
 use crate::stage::{Stage, on_stage};
 
 /// Runs that calm may need: the first may still meet what a storm left behind (a task, a lock, a machine that restarts).
 const CALM_RUNS: u32 = 3;
+/// No run in calm weather takes longer than this.
+const CALM_RUN: Duration = Duration::from_secs(3600);
+
+const TWO: &str = ", two at once";
+/// After this the lease of somebody who was killed is over.
+const LEASE: Duration = Duration::from_secs(120);
 
 /// How one seed went.
 #[derive(Debug)]
@@ -33,9 +41,10 @@ pub struct Tale {
 /// Lives through one seed.
 pub fn live(seed: u64) -> Tale {
     let mut rng = Entropy::from_seed(seed).fork("hardship").rng();
-    let mut shape = Shape::draw(&mut rng);
-    let world = std::mem::take(&mut shape.world);
-    on_stage(seed, world, async |stage| Life::new(stage, &shape).live(rng).await)
+    let shape = Shape::draw(&mut rng);
+    on_stage(seed, shape.world.clone(), async |stage| {
+        Life::new(stage, &shape).live(shape.clone(), rng).await
+    })
 }
 
 /// One stage, watched.
@@ -49,31 +58,52 @@ pub struct Life<'a> {
 
 impl<'a> Life<'a> {
     pub fn new(stage: &'a Stage, shape: &Shape) -> Self {
-        let file = shape.file();
-        let machines = stage.spec(&file).machines;
-        let vmids: BTreeSet<u32> = machines.iter().map(|machine| machine.vmid).collect();
-        let hosts: Vec<String> = (1..=shape.hosts).map(|number| format!("pve{number}")).collect();
+        // Its machines, and the one that it may get one day.
+        let mut most = shape.clone();
+        most.workers += 1;
+        let machines = stage.spec(&most.file()).machines;
+        let id = mainstay_engine::derive::cluster_id(&stage.secrets);
+        let ours = machines.iter().map(|machine| {
+            let uuid = smbios_uuid(id, machine.name.as_ref()).to_string();
+            (machine.vmid, (machine.address.into(), uuid))
+        });
+        let guests: BTreeMap<u32, Guest> = machines
+            .iter()
+            .map(|machine| {
+                let control_plane = machine.role == Role::ControlPlane;
+                let address = machine.address.into();
+                (machine.vmid, Guest { address, control_plane })
+            })
+            .collect();
         let own = (1..=shape.hosts).map(|number| format!("127.0.0.{number}").parse().expect("an address"));
         let field = Field {
-            addresses: own.chain(machines.iter().map(|machine| machine.address.into())).collect(),
+            addresses: own.chain(guests.values().map(|guest| guest.address)).collect(),
             machines: machines.iter().map(|machine| machine.name.to_string()).collect(),
-            vmids: vmids.clone(),
-            hosts,
+            guests,
+            hosts: (1..=shape.hosts).map(|number| format!("pve{number}")).collect(),
+            vip: "10.0.0.20".parse().expect("an address"),
         };
         Self {
             stage,
-            file,
+            file: shape.file(),
             field,
-            watch: Watch::set(stage, vmids),
+            watch: Watch::set(stage, ours.collect()),
             text: String::new(),
         }
     }
 
-    async fn live(mut self, mut rng: impl Rng) -> Tale {
-        for _ in 0..rng.random_range(1..=5) {
+    async fn live(mut self, mut shape: Shape, mut rng: impl Rng) -> Tale {
+        for _ in 0..rng.random_range(1..=4) {
             self.storm(&mut rng, true).await;
         }
-        let calm_runs = self.settle().await;
+        let mut calm_runs = self.settle().await;
+        if self.watch.all_wrong().is_empty() {
+            self.change(&mut shape, &mut rng);
+            for _ in 0..rng.random_range(0..=2) {
+                self.storm(&mut rng, true).await;
+            }
+            calm_runs = calm_runs.max(self.settle().await);
+        }
         self.watch.may_remove();
         if rng.random_bool(0.5) {
             self.storm(&mut rng, false).await;
@@ -91,21 +121,60 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// A run in bad weather, killed at some instant.
+    /// Somebody wants it otherwise, or it is otherwise.
+    fn change(&mut self, shape: &mut Shape, rng: &mut impl Rng) {
+        let change = shape.change(rng);
+        let _ = writeln!(self.text, "change: {change:?}");
+        self.file = shape.file();
+        let stays: Vec<u32> = self
+            .stage
+            .spec(&self.file)
+            .machines
+            .iter()
+            .map(|machine| machine.vmid)
+            .collect();
+        match change {
+            Change::WorkerLess => {
+                let gone = self.field.guests.keys().filter(|vmid| !stays.contains(vmid));
+                gone.for_each(|vmid| self.watch.leaves(*vmid));
+            }
+            Change::MoreMemory => stays.iter().for_each(|vmid| self.watch.may_restart(*vmid)),
+            Change::Loss => {
+                let mut workers = stays.iter().filter(|vmid| !self.field.is_control_plane(**vmid));
+                let lost = if shape.control_planes > 1 {
+                    &stays[0]
+                } else {
+                    workers.next_back().expect("is there")
+                };
+                admin::lose(self.stage, &self.watch, *lost);
+            }
+            Change::WorkerMore | Change::Nothing => {}
+        }
+    }
+
+    /// A run in bad weather, killed at some instant. Sometimes a colleague runs the same at the same time.
     async fn storm(&mut self, rng: &mut impl Rng, up: bool) {
-        let brewed = brew(self.stage, &self.field, rng);
+        let brewed = brew(self.stage, &self.field, &self.watch, rng);
         let lasts = Duration::from_millis(rng.random_range(200..240_000));
+        let colleague = rng.random_bool(0.15).then(|| self.stage.with_a_colleague());
         let (stage, file) = (self.stage, self.file.clone());
-        let work = async { if up { stage.up(&file).await } else { stage.down(&file).await } };
+        let run = async |stage: &Stage| if up { stage.up(&file).await } else { stage.down(&file).await };
+        let work = async {
+            match &colleague {
+                Some(colleague) => futures::future::join(run(stage), run(colleague)).await.0,
+                None => run(stage).await,
+            }
+        };
         let end = tokio::select! {
             biased;
             outcome = work => match outcome {
                 Ok(report) => format!("settled in {} rounds", report.rounds),
                 Err(error) => format!("{error:?}").chars().take(300).collect(),
             },
-            told = trouble(stage, &self.field, rng, lasts) => format!("killed; {}", told.join(", ")),
+            told = trouble(stage, &self.field, &self.watch, rng, lasts) => format!("killed; {}", told.join(", ")),
         };
-        let _ = writeln!(self.text, "storm of {lasts:?}: {brewed}: {end}");
+        let two = if colleague.is_some() { TWO } else { "" };
+        let _ = writeln!(self.text, "storm of {lasts:?}{two}: {brewed}: {end}");
         self.watch.look(stage);
     }
 
@@ -135,11 +204,24 @@ impl<'a> Life<'a> {
         self.watch.look(self.stage);
     }
 
+    /// The storm is over. A colleague who was killed still holds his lease; people would wait, as the refusal tells them.
+    async fn calm(&self) {
+        calm(self.stage, &self.field, &self.watch);
+        if self.text.contains(TWO) {
+            tokio::time::sleep(LEASE).await;
+        }
+    }
+
     /// Calm: `up` settles, and then there is nothing left to do.
     async fn settle(&mut self) -> u32 {
-        calm(self.stage, &self.field);
+        self.calm().await;
         for run in 1..=CALM_RUNS {
-            match self.stage.up(&self.file).await {
+            let began = tokio::time::Instant::now();
+            let outcome = self.stage.up(&self.file).await;
+            if began.elapsed() > CALM_RUN {
+                self.watch.wrong(format!("a run in calm weather took {:?}", began.elapsed()));
+            }
+            match outcome {
                 Ok(_) => {
                     self.nothing_to_do().await;
                     return run;
@@ -156,7 +238,7 @@ impl<'a> Life<'a> {
 
     /// Calm: `down` leaves nothing of ours, and everything of others.
     async fn clear(&mut self) {
-        calm(self.stage, &self.field);
+        self.calm().await;
         for run in 1..=CALM_RUNS {
             match self.stage.down(&self.file).await {
                 Ok(_) => {

@@ -1,12 +1,8 @@
 //! One cluster of two machines, one thing that goes wrong, every place where it can.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use pve_sim::faults::{Fault, Rule};
-use pve_sim::{Observer, Seen};
-use tokio::sync::Notify;
 
 use super::Life;
 use super::shape::Shape;
@@ -15,26 +11,50 @@ use crate::stage::{Stage, on_stage};
 const SEED: u64 = 9;
 
 pub fn on_small_stage<T: Send>(act: impl AsyncFnOnce(&Stage, Life<'_>) -> T + Send) -> T {
-    let mut shape = Shape::small();
-    let world = std::mem::take(&mut shape.world);
-    on_stage(SEED, world, async |stage| act(stage, Life::new(stage, &shape)).await)
-}
-
-/// The calls that change something in one clean `up` and `down`, and how many times any was made by `up`.
-pub fn clean() -> (BTreeSet<String>, u64) {
-    on_small_stage(async |stage, life| {
-        let count = Arc::new(Killer::at(u64::MAX));
-        stage.world.datacenter().observe(count.clone());
-        life.must_up().await;
-        let made = count.seen.load(Ordering::Relaxed);
-        life.must_down().await;
-        assert_eq!(life.watch.all_wrong(), Vec::<String>::new());
-        (life.watch.changing_calls(), made)
+    let shape = Shape::small();
+    on_stage(SEED, shape.world.clone(), async |stage| {
+        act(stage, Life::new(stage, &shape)).await
     })
 }
 
-/// What is wrong when this befalls this call once, in runs that nobody repeats.
-pub fn befalls_once(call: &str, fault: &Fault) -> Vec<String> {
+/// What happens in one clean `up` and `down`.
+pub struct Clean {
+    pub calls: BTreeSet<String>,
+    /// How many events each tells.
+    pub up: usize,
+    pub down: usize,
+}
+
+pub fn clean() -> Clean {
+    on_small_stage(async |stage, life| {
+        life.must_up().await;
+        let up = words(stage);
+        life.must_down().await;
+        assert_eq!(life.watch.all_wrong(), Vec::<String>::new());
+        Clean {
+            calls: life.watch.calls(),
+            up,
+            down: words(stage) - up,
+        }
+    })
+}
+
+/// How many events were told so far.
+fn words(stage: &Stage) -> usize {
+    stage.told.lock().expect("reads").len()
+}
+
+/// What somebody whom this befalls has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Nothing: the run lives with it.
+    Nothing,
+    /// Mend what was refused, and run it again.
+    Again,
+}
+
+/// What is wrong when this befalls this call once.
+pub fn befalls_once(call: &str, fault: &Fault, then: Then) -> Vec<String> {
     on_small_stage(async |stage, life| {
         let faults = stage.world.datacenter().faults();
         let number = faults.add(Rule {
@@ -45,7 +65,14 @@ pub fn befalls_once(call: &str, fault: &Fault) -> Vec<String> {
             chance: 1.0,
             then: fault.clone(),
         });
+        if then == Then::Again {
+            let _ = stage.up(&life.file).await;
+        }
         life.must_up().await;
+        if then == Then::Again {
+            life.watch.may_remove();
+            let _ = stage.down(&life.file).await;
+        }
         life.must_down().await;
         if faults.struck(number) != 1 {
             life.watch.wrong("nothing befell it".into());
@@ -54,15 +81,13 @@ pub fn befalls_once(call: &str, fault: &Fault) -> Vec<String> {
     })
 }
 
-/// What is wrong when `up` is killed as soon as its nth change was carried out, and then run again.
-pub fn killed_at_change(nth: u64) -> Vec<String> {
+/// What is wrong when `up` is killed as soon as it tells its nth event, and then run again.
+pub fn up_killed_at(nth: usize) -> Vec<String> {
     on_small_stage(async |stage, life| {
-        let killer = Arc::new(Killer::at(nth));
-        stage.world.datacenter().observe(killer.clone());
         tokio::select! {
             biased;
-            () = killer.now.notified() => {}
-            _ = stage.up(&life.file) => life.watch.wrong(format!("there is no change {nth}")),
+            () = heard(stage, nth) => {}
+            _ = stage.up(&life.file) => life.watch.wrong(format!("there is no event {nth}")),
         }
         life.must_up().await;
         life.must_down().await;
@@ -70,27 +95,25 @@ pub fn killed_at_change(nth: u64) -> Vec<String> {
     })
 }
 
-/// Tells when so many changes were carried out.
-struct Killer {
-    at: u64,
-    seen: AtomicU64,
-    now: Notify,
+/// What is wrong when `down` is killed as soon as it tells its nth event, and then run again.
+pub fn down_killed_at(nth: usize) -> Vec<String> {
+    on_small_stage(async |stage, life| {
+        life.must_up().await;
+        life.watch.may_remove();
+        let before = words(stage);
+        tokio::select! {
+            biased;
+            () = heard(stage, before + nth) => {}
+            _ = stage.down(&life.file) => life.watch.wrong(format!("there is no event {nth}")),
+        }
+        life.must_down().await;
+        life.watch.all_wrong()
+    })
 }
 
-impl Killer {
-    fn at(at: u64) -> Self {
-        Self {
-            at,
-            seen: AtomicU64::new(0),
-            now: Notify::new(),
-        }
-    }
-}
-
-impl Observer for Killer {
-    fn request(&self, seen: &Seen) {
-        if seen.verb != "GET" && self.seen.fetch_add(1, Ordering::Relaxed) + 1 == self.at {
-            self.now.notify_one();
-        }
+/// When so many events were told.
+async fn heard(stage: &Stage, count: usize) {
+    while words(stage) < count {
+        stage.beat.notified().await;
     }
 }

@@ -4,12 +4,27 @@ use mainstay_sim::WorldSpec;
 use rand::{Rng, RngExt};
 
 /// What one seed asks for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Shape {
     pub hosts: usize,
     pub control_planes: u32,
     pub workers: u32,
+    /// GiB of each machine.
+    memory: u32,
+    talos: &'static str,
+    cni: &'static str,
     pub world: WorldSpec,
+}
+
+/// What somebody wants otherwise, one day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Nothing,
+    WorkerMore,
+    WorkerLess,
+    MoreMemory,
+    /// A machine is lost, with its disks.
+    Loss,
 }
 
 impl Shape {
@@ -17,10 +32,22 @@ impl Shape {
         let hosts = if rng.random_bool(0.7) { 3 } else { 1 };
         let mut world = WorldSpec::parse(&strangers(rng, hosts)).expect("a world");
         world.datacenter.nodes.truncate(hosts);
+        if rng.random_bool(0.25) {
+            world.datacenter.pve.version = "8.4.14".into();
+            world.datacenter.pve.release = "8.4".into();
+        }
+        if rng.random_bool(0.25) {
+            let local = world.datacenter.storages.get_mut("local-lvm").expect("is there");
+            local.kind = "zfspool".into();
+            local.other = [("pool".to_owned(), "rpool/data".into())].into();
+        }
         Self {
             hosts,
             control_planes: if rng.random_bool(0.5) { 3 } else { 1 },
             workers: rng.random_range(0..=3),
+            memory: 4,
+            talos: ["1.12.6", "1.13.9", "1.13.9"][rng.random_range(0..3)],
+            cni: if rng.random_bool(0.2) { "none" } else { "flannel" },
             world,
         }
     }
@@ -31,25 +58,53 @@ impl Shape {
             hosts: 3,
             control_planes: 1,
             workers: 1,
+            memory: 4,
+            talos: "1.13.9",
+            cni: "flannel",
             world: WorldSpec::default(),
         }
     }
 
+    /// What is wanted otherwise from now on.
+    pub fn change(&mut self, rng: &mut impl Rng) -> Change {
+        let change = match rng.random_range(0..6) {
+            0 => Change::WorkerMore,
+            1 if self.workers > 0 => Change::WorkerLess,
+            2 => Change::MoreMemory,
+            3 if self.workers > 0 || self.control_planes > 1 => Change::Loss,
+            _ => Change::Nothing,
+        };
+        match change {
+            Change::WorkerMore => self.workers += 1,
+            Change::WorkerLess => self.workers -= 1,
+            Change::MoreMemory => self.memory += 1,
+            Change::Loss | Change::Nothing => {}
+        }
+        change
+    }
+
     /// The cluster file.
     pub fn file(&self) -> String {
-        let (control_planes, workers) = (self.control_planes, self.workers);
-        let vip = if control_planes > 1 { ", vip: 10.0.0.20" } else { "" };
+        let Self {
+            control_planes,
+            workers,
+            memory,
+            talos,
+            cni,
+            ..
+        } = self;
+        let vip = if *control_planes > 1 { ", vip: 10.0.0.20" } else { "" };
+        let machine = format!("cpu: 2, memory: {memory}GiB, disk: 20GiB");
         let mut file = format!(
             "name: demo\n\
              network: {{ cidr: 10.0.0.0/16, gateway: 10.0.0.1, dns: [1.1.1.1]{vip} }}\n\
-             talos: {{ version: 1.13.9 }}\n\
+             talos: {{ version: {talos} }}\n\
+             cni: {cni}\n\
              pools:\n  \
-             control-plane: {{ count: {control_planes}, cpu: 2, memory: 4GiB, disk: 20GiB, addresses: 10.0.0.11+, vmids: 2000+ }}\n"
+             control-plane: {{ count: {control_planes}, {machine}, addresses: 10.0.0.11+, vmids: 2000+ }}\n"
         );
-        if workers > 0 {
-            file += &format!(
-                "  worker: {{ count: {workers}, cpu: 2, memory: 4GiB, disk: 20GiB, addresses: 10.0.0.31+, vmids: 3000+ }}\n"
-            );
+        if *workers > 0 {
+            file += &format!("  worker: {{ count: {workers}, {machine}, addresses: 10.0.0.31+, vmids: 3000+ }}\n");
         }
         file
     }

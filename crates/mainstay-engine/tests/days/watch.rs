@@ -1,10 +1,13 @@
 //! What must never happen, watched from the datacenter's side.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use mainstay_engine::{Event, StepEvent};
+use mainstay_sim::{Deed, Standing, Struck, Witness, World};
 use pve_sim::{Effect, Inventory, Observer, Seen};
 use tokio::time::Instant;
 
@@ -17,7 +20,9 @@ const SHORTEST_SECRET: usize = 16;
 /// Watches every request and every effect, and remembers what was wrong.
 pub struct Watch {
     before: Inventory,
-    ours: BTreeSet<u32>,
+    /// Our machines, with the address and the SMBIOS UUID that each must have.
+    ours: BTreeMap<u32, (IpAddr, String)>,
+    world: Weak<World>,
     secrets: Vec<String>,
     began: Instant,
     seen: Mutex<Memory>,
@@ -27,24 +32,32 @@ pub struct Watch {
 struct Memory {
     wrong: Vec<String>,
     per_minute: BTreeMap<u64, u64>,
-    /// Calls that change something, as `POST /nodes/{node}/qemu`.
-    changing: BTreeSet<String>,
+    /// As `POST /nodes/{node}/qemu`.
+    calls: BTreeSet<String>,
     may_remove: bool,
+    may_restart: BTreeSet<u32>,
+    leaving: BTreeSet<u32>,
+    /// VMIDs of ours that somebody else has.
+    intruders: BTreeSet<u32>,
+    /// Locked by a backup.
+    backups: BTreeSet<u32>,
     started: BTreeSet<u32>,
     /// How many events were read already.
     heard: usize,
 }
 
 impl Watch {
-    pub fn set(stage: &Stage, ours: BTreeSet<u32>) -> Arc<Self> {
+    pub fn set(stage: &Stage, ours: BTreeMap<u32, (IpAddr, String)>) -> Arc<Self> {
         let watch = Arc::new(Self {
             before: stage.world.datacenter().inspect(),
             ours,
+            world: Arc::downgrade(&stage.world),
             secrets: secrets(stage),
             began: Instant::now(),
             seen: Mutex::default(),
         });
         stage.world.datacenter().observe(watch.clone());
+        stage.world.set_witness(watch.clone());
         watch
     }
 
@@ -60,8 +73,9 @@ impl Watch {
         self.lock().wrong.clone()
     }
 
-    pub fn changing_calls(&self) -> BTreeSet<String> {
-        self.lock().changing.clone()
+    /// Every call that was made, as `POST /nodes/{node}/qemu`.
+    pub fn calls(&self) -> BTreeSet<String> {
+        self.lock().calls.clone()
     }
 
     pub fn busiest_minute(&self) -> u64 {
@@ -71,6 +85,37 @@ impl Watch {
     /// `down` begins: from now on machines of ours may go.
     pub fn may_remove(&self) {
         self.lock().may_remove = true;
+    }
+
+    /// What is wanted of it now needs a restart.
+    pub fn may_restart(&self, vmid: u32) {
+        self.lock().may_restart.insert(vmid);
+    }
+
+    /// It left the file.
+    pub fn leaves(&self, vmid: u32) {
+        self.lock().leaving.insert(vmid);
+    }
+
+    /// It is gone, by somebody else's hand.
+    pub fn forget(&self, vmid: u32) {
+        self.lock().started.remove(&vmid);
+    }
+
+    pub fn intrudes(&self, vmid: u32) {
+        self.lock().intruders.insert(vmid);
+    }
+
+    pub fn intruders_gone(&self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.lock().intruders)
+    }
+
+    pub fn is_backed_up(&self, vmid: u32) {
+        self.lock().backups.insert(vmid);
+    }
+
+    pub fn backups_over(&self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.lock().backups)
     }
 
     fn no_secret(&self, place: &str, text: &str) {
@@ -100,6 +145,14 @@ impl Watch {
         let heard = std::mem::replace(&mut self.lock().heard, told.len());
         for told in told.iter().skip(heard) {
             self.no_secret("an event", &format!("{told:?}"));
+            if let Event::Step {
+                now: StepEvent::Wait { what, .. },
+                ..
+            } = &told.event
+                && what.trim().is_empty()
+            {
+                self.wrong("a wait that does not say why".into());
+            }
         }
         drop(told);
         let foundings = stage.world.etcd_foundings();
@@ -147,23 +200,64 @@ impl Watch {
     /// After `down`: nothing of ours, no machine and no disk.
     pub fn nothing_of_ours(&self, stage: &Stage) {
         let now = stage.world.datacenter().inspect();
-        for vmid in now.vms.keys().filter(|vmid| self.ours.contains(vmid)) {
+        for vmid in now.vms.keys().filter(|vmid| self.ours.contains_key(vmid)) {
             self.wrong(format!("VM {vmid} is still there after down"));
         }
         for volume in now
             .volumes
             .iter()
-            .filter(|v| v.vmid.is_some_and(|vmid| self.ours.contains(&vmid)))
+            .filter(|v| v.vmid.is_some_and(|vmid| self.ours.contains_key(&vmid)))
         {
             self.wrong(format!("{} is still there after down", volume.volid));
         }
+        self.only_images_are_new(&now);
         if !stage.disk.files().is_empty() {
             self.wrong("a journal is left after down".to_owned());
         }
     }
 
-    fn is_strange(&self, vmid: u32) -> bool {
-        self.before.vms.contains_key(&vmid) || !self.ours.contains(&vmid)
+    /// `down` keeps images unless asked: one on each host, and nothing half downloaded.
+    fn only_images_are_new(&self, now: &Inventory) {
+        let mut images: BTreeMap<Option<String>, usize> = BTreeMap::new();
+        for volume in &now.volumes {
+            let known = self
+                .before
+                .volumes
+                .iter()
+                .any(|before| before.volid == volume.volid && before.host == volume.host);
+            let ours = volume.vmid.is_some_and(|vmid| self.ours.contains_key(&vmid));
+            if known || ours {
+                continue;
+            }
+            if !volume.volid.contains(":import/talos-") {
+                self.wrong(format!("{} is left after down", volume.volid));
+            }
+            *images.entry(volume.host.clone()).or_default() += 1;
+        }
+        if images.values().any(|count| *count > 1) {
+            self.wrong(format!("more than one image on a host: {images:?}"));
+        }
+    }
+
+    /// The SMBIOS UUID that our machine must have.
+    pub fn uuid(&self, vmid: u32) -> String {
+        self.ours.get(&vmid).map(|(_, uuid)| uuid.clone()).unwrap_or_default()
+    }
+
+    pub fn is_strange(&self, vmid: u32) -> bool {
+        self.before.vms.contains_key(&vmid) || !self.ours.contains_key(&vmid) || self.lock().intruders.contains(&vmid)
+    }
+
+    /// A machine that etcd cannot do without is not sent away by us, unless everything goes.
+    fn no_quorum_lost(&self, what: &str, vmid: u32, etcd: Option<Standing>) {
+        if etcd.is_some_and(|standing| standing.is_decisive()) && !self.lock().may_remove {
+            self.wrong(format!("{what} of {vmid}, without which etcd has no majority: {etcd:?}"));
+        }
+    }
+
+    fn standing(&self, vmid: u32) -> Option<Standing> {
+        let (address, _) = self.ours.get(&vmid)?;
+        self.world.upgrade()?.etcd_standing(*address)
     }
 
     fn judge(&self, effect: &Effect) -> Option<String> {
@@ -175,8 +269,11 @@ impl Watch {
             }
             Effect::VmRemoved { vmid } | Effect::VmStopped { vmid } => {
                 let memory = self.lock();
-                let early = !memory.may_remove && memory.started.contains(vmid);
+                let stop = matches!(effect, Effect::VmStopped { .. });
+                let wanted = memory.leaving.contains(vmid) || stop && memory.may_restart.contains(vmid);
+                let early = !memory.may_remove && memory.started.contains(vmid) && !wanted;
                 drop(memory);
+                self.no_quorum_lost("the stop", *vmid, self.standing(*vmid));
                 strange(vmid).or_else(|| early.then(|| format!("{effect:?} during up, of a machine that has lived")))
             }
             Effect::VmCreated { vmid, .. }
@@ -208,8 +305,8 @@ impl Observer for Watch {
         let count = memory.per_minute.entry(minute).or_default();
         *count += 1;
         let too_many = *count == REQUESTS_PER_MINUTE;
-        if let Some(template) = seen.template.filter(|_| seen.verb != "GET") {
-            memory.changing.insert(format!("{} {template}", seen.verb));
+        if let Some(template) = seen.template {
+            memory.calls.insert(format!("{} {template}", seen.verb));
         }
         drop(memory);
         if too_many {
@@ -227,6 +324,21 @@ impl Observer for Watch {
             && let Some(wrong) = self.judge(effect)
         {
             self.wrong(wrong);
+        }
+    }
+}
+
+impl Witness for Watch {
+    fn deed(&self, machine: &Struck, deed: Deed) {
+        let uuid = self.ours.get(&machine.vmid).map(|(_, uuid)| uuid);
+        if self.is_strange(machine.vmid) || uuid != Some(&machine.uuid) {
+            self.wrong(format!(
+                "{deed:?} to a machine of a stranger: {} {}",
+                machine.vmid, machine.uuid
+            ));
+        }
+        if deed == Deed::Away {
+            self.no_quorum_lost("the restart", machine.vmid, machine.etcd);
         }
     }
 }

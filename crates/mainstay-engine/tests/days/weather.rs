@@ -1,15 +1,17 @@
 //! What befalls a run: the network, Proxmox VE, the machines, our own disk, and an administrator who means well.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use mainstay_net::Faults;
-use mainstay_sim::NodeFaults;
+use mainstay_sim::{FactoryFaults, NodeFaults};
 use pve_sim::faults::{Fault, Rule};
 use rand::{Rng, RngExt};
 use tokio::time::{Instant, sleep};
 
+use super::admin::{administer, clear_out, hide_kubernetes};
+use super::watch::Watch;
 use crate::stage::Stage;
 
 const ENDPOINT_HOST: &str = "pve1";
@@ -17,14 +19,34 @@ const ENDPOINT_HOST: &str = "pve1";
 /// The part of the world that weather may strike.
 pub struct Field {
     pub hosts: Vec<String>,
+    /// Of hosts and machines.
     pub addresses: Vec<IpAddr>,
     pub machines: Vec<String>,
-    pub vmids: BTreeSet<u32>,
+    /// Our machines by VMID.
+    pub guests: BTreeMap<u32, Guest>,
+    pub vip: IpAddr,
+}
+
+pub struct Guest {
+    pub address: IpAddr,
+    pub control_plane: bool,
+}
+
+impl Field {
+    pub fn is_control_plane(&self, vmid: u32) -> bool {
+        self.guests.get(&vmid).is_some_and(|guest| guest.control_plane)
+    }
+
+    /// Where Kubernetes is served.
+    fn servers(&self) -> Vec<IpAddr> {
+        let own = self.guests.values().filter(|guest| guest.control_plane);
+        own.map(|guest| guest.address).chain([self.vip]).collect()
+    }
 }
 
 /// Sets faults that last until the next change of weather.
-pub fn brew(stage: &Stage, field: &Field, rng: &mut impl Rng) -> String {
-    calm(stage, field);
+pub fn brew(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng) -> String {
+    calm(stage, field, watch);
     let mut told = Vec::new();
     if rng.random_bool(0.5) {
         let faults = network(rng);
@@ -41,23 +63,37 @@ pub fn brew(stage: &Stage, field: &Field, rng: &mut impl Rng) -> String {
         told.push(format!("{} {:.2} {:?}", rule.call, rule.chance, rule.then));
         stage.world.datacenter().faults().add(rule);
     }
+    if rng.random_bool(0.1) {
+        told.push("the factory is away".into());
+        let outage = true;
+        stage.world.factory().set_faults(FactoryFaults {
+            outage,
+            ..FactoryFaults::default()
+        });
+    }
     if rng.random_bool(0.3) {
         told.push("our disk is full".into());
         stage.disk.set_full(true);
     }
     for machine in &field.machines {
         if rng.random_bool(0.3) {
-            told.push(format!("{machine} loses answers"));
-            stage.world.set_node_faults(machine, lost_answers(rng));
+            let faults = bad_day(rng);
+            told.push(format!("{machine} has {faults:?}"));
+            stage.world.set_node_faults(machine, faults);
         }
     }
     told.join("; ")
 }
 
 /// Nothing is broken any more.
-pub fn calm(stage: &Stage, field: &Field) {
+pub fn calm(stage: &Stage, field: &Field, watch: &Watch) {
     stage.world.net().set_faults(Faults::NONE);
     stage.world.net().repair();
+    stage.world.factory().set_faults(FactoryFaults::default());
+    clear_out(stage, watch);
+    for server in field.servers() {
+        hide_kubernetes(stage, server, false);
+    }
     for address in &field.addresses {
         stage.world.net().end_black_hole(*address);
     }
@@ -66,6 +102,8 @@ pub fn calm(stage: &Stage, field: &Field) {
         stage.world.datacenter().lab().set_proxy(host, true);
         stage.world.datacenter().lab().set_online(host, true);
     }
+    stage.world.datacenter().lab().join_links();
+    stage.world.datacenter().lab().take_space("local-lvm", 0);
     stage.disk.set_full(false);
     for machine in &field.machines {
         stage.world.set_node_faults(machine, NodeFaults::default());
@@ -109,7 +147,7 @@ fn rule(rng: &mut impl Rng) -> Rule {
         status,
         reason: reason.into(),
     };
-    let then = match rng.random_range(0..8) {
+    let then = match rng.random_range(0..10) {
         0 => Fault::CutBefore,
         1 | 2 => Fault::CutAfter,
         3 => answer(596, "Connection timed out"),
@@ -118,6 +156,8 @@ fn rule(rng: &mut impl Rng) -> Rule {
         6 => Fault::Delay {
             seconds: rng.random_range(0.1..45.0),
         },
+        7 => refuse(403, "Permission check failed (/vms/2000, VM.Allocate)"),
+        8 => refuse(401, "authentication failure"),
         _ => refuse(500, lock),
     };
     // A lock is waited for by what changes something; anything else can befall every call.
@@ -163,7 +203,7 @@ fn worker(rng: &mut impl Rng) -> Rule {
     }
 }
 
-fn lost_answers(rng: &mut impl Rng) -> NodeFaults {
+fn bad_day(rng: &mut impl Rng) -> NodeFaults {
     NodeFaults {
         lose_apply_answers: rng.random_range(0..3),
         lose_bootstrap_answers: rng.random_range(0..3),
@@ -172,12 +212,16 @@ fn lost_answers(rng: &mut impl Rng) -> NodeFaults {
         } else {
             0
         },
+        no_time_sync: rng.random_bool(0.1),
+        trustd_blocked: rng.random_bool(0.1),
+        no_promotion: rng.random_bool(0.1),
+        image_not_found: rng.random_bool(0.1),
         ..NodeFaults::default()
     }
 }
 
 /// Things that happen one after the other until the time is over.
-pub async fn trouble(stage: &Stage, field: &Field, rng: &mut impl Rng, lasts: Duration) -> Vec<String> {
+pub async fn trouble(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng, lasts: Duration) -> Vec<String> {
     let end = Instant::now() + lasts;
     let mut told = Vec::new();
     loop {
@@ -187,18 +231,18 @@ pub async fn trouble(stage: &Stage, field: &Field, rng: &mut impl Rng, lasts: Du
             return told;
         }
         sleep(pause).await;
-        let act = strike(stage, field, rng).await;
+        let act = strike(stage, field, watch, rng).await;
         told.push(act);
     }
 }
 
-async fn strike(stage: &Stage, field: &Field, rng: &mut impl Rng) -> String {
+async fn strike(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng) -> String {
     let datacenter = stage.world.datacenter();
     let lab = datacenter.lab();
     let address = field.addresses[rng.random_range(0..field.addresses.len())];
     let host = field.hosts[rng.random_range(0..field.hosts.len())].clone();
     let moment = Duration::from_millis(rng.random_range(200..25_000));
-    match rng.random_range(0..9) {
+    match rng.random_range(0..14) {
         0 => {
             stage.world.net().reset(address);
             format!("reset {address}")
@@ -229,50 +273,32 @@ async fn strike(stage: &Stage, field: &Field, rng: &mut impl Rng) -> String {
             stage.disk.set_full(rng.random_bool(0.5));
             "our disk".into()
         }
-        _ => match idle_machine(stage, field, rng) {
-            Some(vmid) => administer(stage, field, rng, vmid, moment).await,
-            None => "nothing".into(),
-        },
-    }
-}
-
-/// One of ours on which no task works: an administrator's tools wait for those.
-fn idle_machine(stage: &Stage, field: &Field, rng: &mut impl Rng) -> Option<u32> {
-    let now = stage.world.datacenter().inspect();
-    let busy = |vmid: &u32| {
-        now.tasks
-            .iter()
-            .any(|task| task.exit.is_none() && task.id == vmid.to_string())
-    };
-    let idle: Vec<u32> = now
-        .vms
-        .iter()
-        .filter(|(vmid, vm)| field.vmids.contains(vmid) && !busy(vmid) && !vm.config.contains_key("lock"))
-        .map(|(vmid, _)| *vmid)
-        .collect();
-    (!idle.is_empty()).then(|| idle[rng.random_range(0..idle.len())])
-}
-
-async fn administer(stage: &Stage, field: &Field, rng: &mut impl Rng, vmid: u32, moment: Duration) -> String {
-    let lab = stage.world.datacenter().lab();
-    let host = &field.hosts[rng.random_range(0..field.hosts.len())];
-    match rng.random_range(0..4) {
-        0 => {
-            lab.kill_vm(vmid);
-            format!("{vmid} stopped")
+        6 => {
+            let other = field.addresses[rng.random_range(0..field.addresses.len())];
+            stage.world.net().partition(address, other);
+            sleep(moment).await;
+            stage.world.net().repair_between(address, other);
+            format!("{address} and {other} apart {moment:?}")
         }
-        1 => {
-            lab.kill_vm(vmid);
-            lab.move_vm(vmid, host);
-            format!("{vmid} moved to {host}")
+        7 => {
+            let servers = field.servers();
+            servers.iter().for_each(|server| hide_kubernetes(stage, *server, true));
+            sleep(moment).await;
+            servers.iter().for_each(|server| hide_kubernetes(stage, *server, false));
+            format!("Kubernetes away {moment:?}")
         }
-        2 => {
-            lab.hold_vm_lock(vmid, moment).await;
-            format!("lock of {vmid} held {moment:?}")
+        8 if field.hosts.len() > 1 => {
+            lab.cut_links();
+            sleep(moment).await;
+            lab.join_links();
+            format!("no quorum {moment:?}")
         }
-        _ => {
-            lab.set_config(vmid, "name", "renamed");
-            format!("{vmid} renamed")
+        9 => {
+            lab.take_space("local-lvm", 1 << 40);
+            sleep(moment).await;
+            lab.take_space("local-lvm", 0);
+            format!("local-lvm full {moment:?}")
         }
+        _ => administer(stage, field, watch, rng, moment).await,
     }
 }

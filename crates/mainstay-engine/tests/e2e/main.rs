@@ -3,6 +3,7 @@
 mod changes;
 mod held;
 #[path = "../stage/mod.rs"]
+#[expect(dead_code, reason = "shared with tests that need other parts of it")]
 mod stage;
 mod stale;
 mod up_and_down;

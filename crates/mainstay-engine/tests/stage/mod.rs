@@ -8,13 +8,14 @@ use mainstay_engine::{
     keys, look_and_plan,
 };
 use mainstay_net::{Entropy, Env, SimulateError, Trust, Wall, simulate};
-use mainstay_plan::Plan;
+use mainstay_plan::{Observed, Plan, StepId};
 use mainstay_sim::{Mode, World, WorldSpec};
 use mainstay_spec::{Distro, Environment, Spec};
 use pve_api::{Client, ClientOptions, Endpoint};
 use talos_api::factory::Factory;
 use talos_config::versions::Contract;
 use talos_config::{Secrets, ServiceAccountKey};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub const NEW_YEAR: &str = "2026-01-01T00:00:00Z";
@@ -36,6 +37,10 @@ pub struct Stage {
     pub disk: Arc<MemoryDisk>,
     pub secrets: Secrets,
     pub told: Arc<Mutex<Vec<Told>>>,
+    /// Moves with every event.
+    pub beat: Arc<Notify>,
+    /// Who sits in front of it.
+    who: &'static str,
 }
 
 /// Runs on virtual time; a day of it is far more than anything takes, and costs nothing.
@@ -68,6 +73,8 @@ impl Stage {
             disk: Arc::default(),
             secrets,
             told: Arc::default(),
+            beat: Arc::default(),
+            who: "ops",
         }
     }
 
@@ -82,6 +89,21 @@ impl Stage {
             disk: Arc::default(),
             secrets,
             told: Arc::default(),
+            beat: Arc::default(),
+            who: "ops",
+        }
+    }
+
+    /// A colleague with the same file and the same secrets, at a desk of his own.
+    pub fn with_a_colleague(&self) -> Self {
+        Self {
+            world: self.world.clone(),
+            env: self.env.clone(),
+            disk: Arc::default(),
+            secrets: self.secrets.clone(),
+            told: self.told.clone(),
+            beat: self.beat.clone(),
+            who: "colleague",
         }
     }
 
@@ -124,8 +146,11 @@ impl Stage {
     }
 
     fn events(&self) -> Events {
-        let told = self.told.clone();
-        Events::new(move |event| told.lock().expect("writes").push(event))
+        let (told, beat) = (self.told.clone(), self.beat.clone());
+        Events::new(move |event| {
+            told.lock().expect("writes").push(event);
+            beat.notify_one();
+        })
     }
 
     pub fn site(&self, spec: &Spec) -> Site {
@@ -143,7 +168,7 @@ impl Stage {
             site,
             secrets: Some(&self.secrets),
             wanted,
-            holder: Holder::new("ops", "desk"),
+            holder: Holder::new(self.who, "desk"),
             despite_lease: false,
             events: self.events(),
             stop: CancellationToken::new(),
@@ -171,6 +196,26 @@ impl Stage {
             .await
             .expect("a plan")
             .0
+    }
+
+    /// What is seen now.
+    pub async fn observed(&self, file: &str) -> Observed {
+        let spec = self.spec(file);
+        let site = self.site(&spec);
+        look_and_plan(&self.run(&spec, &site, Wanted::Cluster))
+            .await
+            .expect("a plan")
+            .2
+    }
+
+    /// What no step may say.
+    pub fn tell_a_wait_without_a_reason(&self) {
+        let wait = StepEvent::Wait {
+            what: String::new(),
+            limit: Duration::ZERO,
+        };
+        let id = StepId(0);
+        self.events().tell(Event::Step { id, now: wait });
     }
 
     /// The story so far, for a test that failed.
