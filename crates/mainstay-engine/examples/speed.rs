@@ -101,6 +101,14 @@ fn list(out: &mut impl Write, measured: &Measured) -> std::io::Result<()> {
 /// What a machine costs among many, against what it costs among few. One is flat.
 fn compare(out: &mut impl Write, few: &Measured, many: &Measured) -> std::io::Result<()> {
     let ratio = |of: &dyn Fn(&Measured) -> f64| (of(many) / many.machines as f64) / (of(few) / few.machines as f64);
+    let further = |of: &dyn Fn(&Measured) -> u64| (of(many) - of(few)) as f64 / (many.machines - few.machines) as f64;
+    writeln!(
+        out,
+        "  each machine more than {} costs {:.1} calls of up, {:.1} calls of nothing to do",
+        few.machines,
+        further(&|measured| apart(&measured.up_calls).1),
+        further(&|measured| measured.look_calls.values().sum()),
+    )?;
     writeln!(
         out,
         "  per machine, against {}: calls of up {:.2}, calls of nothing to do {:.2}, real time of up {:.2}, real time of nothing to do {:.2}",

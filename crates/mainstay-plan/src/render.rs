@@ -244,6 +244,11 @@ struct Widths {
 }
 
 impl Widths {
+    /// A machine's line without its reason.
+    fn line(&self) -> usize {
+        "+ machine   ".len() + self.name + self.vmid + self.host + self.what + 3 * 2
+    }
+
     /// From machines alone: images, volumes and what is held are sentences, and would push everything else aside.
     fn of(rows: &[Row]) -> Self {
         let machines = || rows.iter().filter(|row| is_columns(row));
@@ -261,9 +266,18 @@ fn is_columns(row: &Row) -> bool {
     row.noun == "machine" && row.sign != Sign::Held
 }
 
+/// Several machines, and all have this reason.
+fn is_common(why: &str, rows: &[Row]) -> bool {
+    let mut machines = rows.iter().filter(|row| is_columns(row));
+    machines.clone().count() > 1 && machines.all(|row| row.why == why)
+}
+
 /// Rows in columns as wide as their content. A line that is too long loses its place in the file first, then goes on below.
 fn table(rows: &[Row], page: &Page<'_>) -> String {
     let widths = Widths::of(rows);
+    // One reason for all machines, and no room for it: the page says it well enough without.
+    let fits = |row: &Row| widths.line() + 2 + row.why.chars().count() <= page.width;
+    let spoken = |row: &Row| !is_columns(row) || fits(row) || !is_common(&row.why, rows);
     let mut text = String::new();
     for row in rows {
         let mut line = format!("{} {:8}  {:name$}", row.sign.glyph(), row.noun, row.name, name = widths.name);
@@ -284,7 +298,7 @@ fn table(rows: &[Row], page: &Page<'_>) -> String {
         } else {
             let _ = write!(line, "  {}", row.what);
         }
-        if !row.why.is_empty() {
+        if !row.why.is_empty() && spoken(row) {
             let _ = write!(line, "  {}", row.why);
         }
         let line = line.trim_end();

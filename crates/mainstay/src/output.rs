@@ -35,6 +35,17 @@ impl Output {
         io::stdin().is_terminal() && io::stderr().is_terminal() && !self.json
     }
 
+    /// How wide the result may be. A file or a pipe has no end of a line.
+    pub fn width(&self) -> usize {
+        let out = io::stdout();
+        let size = if out.is_terminal() {
+            terminal_size::terminal_size_of(out)
+        } else {
+            None
+        };
+        size.map_or(usize::MAX, |(width, _)| usize::from(width.0))
+    }
+
     /// A line of the result.
     pub fn result(&self, line: impl AsRef<str>) {
         write(io::stdout().lock(), line.as_ref(), true);

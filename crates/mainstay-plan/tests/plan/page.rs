@@ -53,6 +53,13 @@ fn a_new_cluster_at_80_columns() {
 }
 
 #[test]
+fn a_reason_that_all_machines_share_gives_way_where_there_is_no_room() {
+    let narrow = page(&empty(THREE_AND_TWO).plan(), 74);
+    assert!(narrow.contains("10.10.0.11\n+ machine   prod-cp-2"), "{narrow}");
+    assert!(!narrow.contains("new cluster"), "{narrow}");
+}
+
+#[test]
 fn drift_changes_and_held_things() {
     let mut world = settled(THREE_AND_TWO)
         .without("prod-w-2")

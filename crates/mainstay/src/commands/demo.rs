@@ -139,7 +139,7 @@ fn close(end: End, output: Output) -> Result<(), Problem> {
         view::clock(end.took)
     ));
     if let Some(observed) = &end.observed {
-        output.result(view::status::page(&end.spec, Some(&end.secrets), observed, 2, end.now).text());
+        output.result(view::status::page(&end.spec, Some(&end.secrets), observed, 2, end.now).text(output.width()));
     }
     output.tell("\nNothing of this was real, and nothing is left of it. Next: mainstay init");
     Ok(())

@@ -88,8 +88,7 @@ fn approve(plan: &Plan, seen: &Observed, session: &Session, args: &Down, output:
         ));
         return false;
     }
-    up::question("Everything above is destroyed, with its data. Type the name of the cluster to go ahead: ")
-        == session.spec().name.as_str()
+    up::question("To destroy all of this with its data, type the name of the cluster: ") == session.spec().name.as_str()
 }
 
 /// What stays, and how it goes too.

@@ -56,5 +56,5 @@ fn show(page: &Page, output: Output, again: bool) {
         // The screen from its top, so that the page stays where it is.
         output.raw("\x1b[H\x1b[2J");
     }
-    output.result(page.text());
+    output.result(page.text(output.width()));
 }

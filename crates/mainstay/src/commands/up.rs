@@ -125,7 +125,7 @@ pub fn approve(plan: &Plan, seen: &Observed, session: &Session, yes: bool, outpu
         output.tell("error: nobody to ask here; say --yes to go ahead");
         return false;
     }
-    question(&format!("{}.  Go ahead? [y/N] ", view::summary(plan))).eq_ignore_ascii_case("y")
+    question("Go ahead? [y/N] ").eq_ignore_ascii_case("y")
 }
 
 pub fn plan_text(plan: &Plan, seen: &Observed, session: &Session, output: Output) -> String {
@@ -203,7 +203,7 @@ pub fn settled(session: &Session, report: &Report, took: Duration) -> String {
         ),
     };
     let steps = if report.done == 0 {
-        "nothing to do".to_owned()
+        "Nothing had to be done".to_owned()
     } else {
         format!("{} in {}", view::count(report.done, "step"), view::clock(took))
     };

@@ -106,7 +106,7 @@ impl Board {
             StepEvent::Wait { what, .. } => {
                 if let Some(running) = row.running.get_mut(&id) {
                     // What it waits for says more than what it does, and a line is short.
-                    running.text.clone_from(what);
+                    running.text = unnamed(what, &row.name);
                 }
             }
             StepEvent::Retry { why } => {
@@ -251,6 +251,13 @@ fn doing(action: &str) -> &str {
         "node.delete" => "deleting its Node",
         other => other,
     }
+}
+
+/// The name stands at the line's beginning already, and a line is short.
+fn unnamed(text: &str, name: &str) -> String {
+    text.replace(&format!("Kubernetes node {name} "), "the node ")
+        .replace(&format!(" node {name} "), " the node ")
+        .replace(&format!(" {name}"), "")
 }
 
 fn shortened(text: &str, width: usize) -> String {
@@ -436,5 +443,22 @@ mod tests {
         assert_eq!(lines.len(), 6);
         assert!(lines[0].contains("w-29"), "{lines:?}");
         assert!(lines[4].contains("more lines"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_line_does_not_name_its_machine_twice() {
+        for (told, shown) in [
+            (
+                "Kubernetes does not know node w-1 yet",
+                "Kubernetes does not know the node yet",
+            ),
+            (
+                "Kubernetes node w-1 is not Ready: no network",
+                "the node is not Ready: no network",
+            ),
+            ("etcd does not list w-1", "etcd does not list"),
+        ] {
+            assert_eq!(unnamed(told, "w-1"), shown);
+        }
     }
 }

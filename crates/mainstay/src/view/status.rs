@@ -1,10 +1,12 @@
 //! Machines, etcd, Kubernetes and certificates on one page.
 
 use jiff::Timestamp;
-use mainstay_plan::{EtcdState, Observed, Power, Seen, Talos, Vm};
+use mainstay_engine::derive;
+use mainstay_plan::{EtcdState, Mark, Observed, Power, Seen, Talos, Vm};
 use mainstay_spec::{Cni, Machine, Role, Spec};
 use serde_json::{Value, json};
 use talos_config::Secrets;
+use uuid::Uuid;
 
 /// Everything that `status` says.
 pub struct Page {
@@ -21,6 +23,23 @@ struct Row {
     talos: String,
     etcd: String,
     node: String,
+}
+
+impl Row {
+    fn cells(&self) -> [String; 8] {
+        let vmid = self.vmid.to_string();
+        [
+            &self.machine,
+            &vmid,
+            &self.host,
+            &self.address,
+            &self.vm,
+            &self.talos,
+            &self.etcd,
+            &self.node,
+        ]
+        .map(Clone::clone)
+    }
 }
 
 struct Finding {
@@ -46,10 +65,26 @@ impl Verdict {
     }
 }
 
+/// Lines of at most so many characters, broken at blanks.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 pub fn page(spec: &Spec, secrets: Option<&Secrets>, observed: &Observed, recipients: usize, now: Timestamp) -> Page {
-    let machines = spec.machines.iter().map(|machine| row(machine, observed, spec)).collect();
+    let id = secrets.map(derive::cluster_id);
+    let machines = spec.machines.iter().map(|machine| row(machine, observed, spec, id)).collect();
     let mut findings = vec![
-        vms(spec, observed),
+        vms(spec, observed, id),
         etcd(observed),
         kubernetes(spec, observed),
         nodes(spec, observed),
@@ -59,14 +94,24 @@ pub fn page(spec: &Spec, secrets: Option<&Secrets>, observed: &Observed, recipie
     Page { machines, findings }
 }
 
-fn row(machine: &Machine, observed: &Observed, spec: &Spec) -> Row {
-    let vm = observed.vms.yes().and_then(|vms| vms.get(&machine.vmid));
+/// The VM that is this machine, whatever its VMID: one that was made keeps its own. Else who sits on the VMID of the file.
+fn vm_of<'a>(machine: &Machine, observed: &'a Observed, id: Option<Uuid>) -> Option<&'a Vm> {
+    let vms = observed.vms.yes()?;
+    let is_it = |vm: &&Vm| {
+        let mark = vm.config.yes().and_then(|config| Mark::parse(&config.description));
+        mark.is_some_and(|mark| Some(mark.cluster_id) == id && mark.machine == machine.name.as_str())
+    };
+    vms.values().find(is_it).or_else(|| vms.get(&machine.vmid))
+}
+
+fn row(machine: &Machine, observed: &Observed, spec: &Spec, id: Option<Uuid>) -> Row {
+    let vm = vm_of(machine, observed, id);
     let name = machine.name.as_str();
     let talos = observed.talos.get(name);
     let node = observed.kubernetes.yes().and_then(|kubernetes| kubernetes.nodes.get(name));
     Row {
         machine: name.to_owned(),
-        vmid: machine.vmid,
+        vmid: vm.map_or(machine.vmid, |vm| vm.vmid),
         host: vm.map_or_else(|| "-".into(), |vm| vm.host.clone()),
         address: machine.address.to_string(),
         vm: power(vm),
@@ -126,18 +171,18 @@ fn finding(about: &'static str, verdict: Verdict, what: impl Into<String>) -> Fi
     }
 }
 
-fn vms(spec: &Spec, observed: &Observed) -> Finding {
-    let Some(vms) = observed.vms.yes() else {
+fn vms(spec: &Spec, observed: &Observed, id: Option<Uuid>) -> Finding {
+    if observed.vms.yes().is_none() {
         return finding(
             "machines",
             Verdict::Failing,
             observed.vms.unknown().unwrap_or("cannot be listed"),
         );
-    };
+    }
     let missing: Vec<&str> = spec
         .machines
         .iter()
-        .filter(|machine| !vms.get(&machine.vmid).is_some_and(|vm| vm.power == Power::Running))
+        .filter(|machine| !vm_of(machine, observed, id).is_some_and(|vm| vm.power == Power::Running))
         .map(|machine| machine.name.as_str())
         .collect();
     if missing.is_empty() {
@@ -243,42 +288,44 @@ impl Page {
         self.findings.iter().all(|finding| finding.verdict == Verdict::Ok)
     }
 
-    pub fn text(&self) -> String {
-        let mut table = vec![["MACHINE", "VMID", "HOST", "ADDRESS", "VM", "TALOS", "ETCD", "NODE"].map(str::to_owned)];
-        table.extend(self.machines.iter().map(|row| {
-            [
-                &row.machine,
-                &row.vmid.to_string(),
-                &row.host,
-                &row.address,
-                &row.vm,
-                &row.talos,
-                &row.etcd,
-                &row.node,
-            ]
-            .map(Clone::clone)
-        }));
-        let widths: Vec<usize> = (0..8)
-            .map(|column| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
-            .collect();
-        let mut lines: Vec<String> = table
-            .iter()
-            .map(|row| {
-                let cells: Vec<String> = row
-                    .iter()
-                    .zip(&widths)
-                    .map(|(cell, width)| format!("{cell:<width$}"))
-                    .collect();
-                cells.join("  ").trim_end().to_owned()
-            })
-            .collect();
+    /// For people, in so many columns.
+    pub fn text(&self, width: usize) -> String {
+        let mut lines = self.table(width);
         lines.push(String::new());
-        lines.extend(
-            self.findings
-                .iter()
-                .map(|finding| format!("{:<12} {:<8} {}", finding.about, finding.verdict.as_str(), finding.what)),
-        );
+        for finding in &self.findings {
+            let label = format!("{:<12} {:<8} ", finding.about, finding.verdict.as_str());
+            for (number, part) in wrapped(&finding.what, width.saturating_sub(label.len())).iter().enumerate() {
+                let label = if number == 0 { label.as_str() } else { "" };
+                lines.push(format!("{label:<22}{part}"));
+            }
+        }
         lines.join("\n")
+    }
+
+    /// Where there is no room for all, gaps close first, then VMIDs go, then hosts: `plan` and Proxmox VE show them, too.
+    fn table(&self, width: usize) -> Vec<String> {
+        let ways = [("  ", &[][..]), (" ", &[]), ("  ", &["VMID"]), ("  ", &["VMID", "HOST"])];
+        let tables = ways.map(|(gap, without)| self.columns(gap, without));
+        let widest = |table: &Vec<String>| table.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+        let fits = tables.iter().position(|table| widest(table) <= width);
+        let [.., narrowest] = &tables;
+        fits.map_or(narrowest, |at| &tables[at]).clone()
+    }
+
+    fn columns(&self, gap: &str, without: &[&str]) -> Vec<String> {
+        let titles = ["MACHINE", "VMID", "HOST", "ADDRESS", "VM", "TALOS", "ETCD", "NODE"];
+        let mut table = vec![titles.map(str::to_owned)];
+        table.extend(self.machines.iter().map(Row::cells));
+        let widest = |column: usize| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let columns: Vec<(usize, usize)> = (0..titles.len())
+            .filter(|column| !without.contains(&titles[*column]))
+            .map(|column| (column, widest(column)))
+            .collect();
+        let line = |row: &[String; 8]| {
+            let cells = columns.iter().map(|(column, width)| format!("{:<width$}", row[*column]));
+            cells.collect::<Vec<_>>().join(gap).trim_end().to_owned()
+        };
+        table.iter().map(line).collect()
     }
 
     pub fn object(&self) -> Value {
@@ -289,5 +336,47 @@ impl Page {
             .map(|finding| json!({"about": finding.about, "verdict": finding.verdict.as_str(), "what": finding.what}))
             .collect();
         json!({"v": 1, "type": "status", "well": self.is_well(), "machines": machines, "findings": findings})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> Page {
+        let row = |machine: &str| Row {
+            machine: machine.into(),
+            vmid: 7_344_001,
+            host: "pve1".into(),
+            address: "127.90.0.11".into(),
+            vm: "running".into(),
+            talos: "1.14.1".into(),
+            etcd: "member".into(),
+            node: "not ready".into(),
+        };
+        Page {
+            machines: vec![row("homelab-control-plane-1"), row("homelab-worker-1")],
+            findings: vec![finding(
+                "secrets",
+                Verdict::Ok,
+                "first certificate expires in 3649 days; ".repeat(3),
+            )],
+        }
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_screen() {
+        for width in [72, 80, 100, 120] {
+            let text = page().text(width);
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_there_is_room_for_is_shown() {
+        assert!(page().text(100).contains("7344001  pve1  127.90.0.11"));
+        assert!(page().text(80).contains("7344001 pve1 127.90.0.11"));
+        let narrow = page().text(78);
+        assert!(!narrow.contains("7344001") && narrow.contains("pve1"), "{narrow}");
     }
 }

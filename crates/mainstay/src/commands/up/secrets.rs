@@ -73,11 +73,9 @@ fn write_identity(identity: &Identity, session: &Session, output: Output) -> Res
         .disk
         .create(&path, text.as_bytes())
         .map_err(|error| Problem::plain(format!("{} cannot be written", path.display())).caused_by(error))?;
-    output.tell(format!(
-        "made an age key at {}: back it up, without it nobody can open this cluster's secrets",
-        path.display()
-    ));
-    output.tell(format!("  its public half is {}", identity.recipient()));
+    output.tell(format!("made an age key: {}", path.display()));
+    output.tell("  back it up: without it nobody can open this cluster's secrets");
+    output.tell(format!("  public half: {}", identity.recipient()));
     Ok(())
 }
 
