@@ -6,4 +6,5 @@ mod held;
 #[expect(dead_code, reason = "shared with tests that need other parts of it")]
 mod stage;
 mod stale;
+mod stopped;
 mod up_and_down;

@@ -162,7 +162,7 @@ impl Stage {
         Site::new(self.env.clone(), self.pve(), factory, Some(keys), journal, spec)
     }
 
-    fn run<'a>(&'a self, spec: &'a Spec, site: &'a Site, wanted: Wanted) -> Run<'a> {
+    pub fn run<'a>(&'a self, spec: &'a Spec, site: &'a Site, wanted: Wanted) -> Run<'a> {
         Run {
             spec,
             site,

@@ -1,0 +1,62 @@
+//! Runs that end before their plan does: nobody could go on, or somebody said stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_engine::{Kind, RunError, Wanted, converge};
+use mainstay_net::{Dial, DialError, Dialer, Fault, Operation, Target};
+use mainstay_sim::WorldSpec;
+use tokio::time::Instant;
+
+use crate::stage::{THREE_AND_TWO, on_stage};
+
+/// A jump host that shows another key from now on: nothing on Talos' port is reached through it.
+struct Closed(Arc<dyn Dialer>);
+
+impl Dialer for Closed {
+    fn dial<'a>(&'a self, to: &'a Target) -> Dial<'a> {
+        if to.port != 50000 {
+            return self.0.dial(to);
+        }
+        let fault = Fault::HostKeyUnknown {
+            fingerprint: "SHA256:other".into(),
+            line: "pve.lan ssh-ed25519 other".into(),
+        };
+        let jump = Target::new("pve.lan", 22);
+        Box::pin(async { Err(DialError::new(jump, Operation::SshHandshake, fault)) })
+    }
+}
+
+#[test]
+fn a_jump_host_that_says_no_in_the_middle_of_the_work_is_not_waited_for() {
+    on_stage(51, WorldSpec::default(), async |stage| {
+        let mut behind = stage.with_a_colleague();
+        behind.env.dialer = Arc::new(Closed(stage.env.dialer.clone()));
+        let began = Instant::now();
+        let Err(RunError::Failed { failed, .. }) = behind.up(THREE_AND_TWO).await else {
+            panic!("it did not fail\n{}", behind.story())
+        };
+        assert!(failed.iter().all(|(_, failure)| failure.kind == Kind::Denied), "{failed:?}");
+        assert!(failed[0].1.help[0].contains("known_hosts"), "{failed:?}");
+        assert!(began.elapsed() < Duration::from_secs(300), "it took {:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn a_run_that_is_told_to_stop_before_it_begins_changes_nothing() {
+    on_stage(52, WorldSpec::default(), async |stage| {
+        let before = stage.world.datacenter().inspect().vms.len();
+        let spec = stage.spec(THREE_AND_TWO);
+        let site = stage.site(&spec);
+        let run = stage.run(&spec, &site, Wanted::Cluster);
+        // Between the yes and the first step.
+        let stop = run.stop.clone();
+        let outcome = converge(&run, &mut |_, _| {
+            stop.cancel();
+            true
+        })
+        .await;
+        assert!(matches!(outcome, Err(RunError::Stopped { done: 0, .. })), "{outcome:?}");
+        assert_eq!(stage.world.datacenter().inspect().vms.len(), before);
+    });
+}
