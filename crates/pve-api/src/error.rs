@@ -104,7 +104,11 @@ pub struct TaskFailure {
 
 impl TaskFailure {
     pub(crate) fn new(upid: Upid, exitstatus: String, log_tail: Vec<String>) -> Self {
-        let class = Class::of_task(&exitstatus);
+        let class = match Class::of_task(&exitstatus) {
+            // A copy that fails says only that it failed; the program that copied said why.
+            Class::Other if log_tail.iter().any(|line| Class::of_task(line) == Class::StorageFull) => Class::StorageFull,
+            class => class,
+        };
         let privilege = MissingPrivilege::parse(&exitstatus);
         Self {
             upid,

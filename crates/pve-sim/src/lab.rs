@@ -166,6 +166,11 @@ impl Lab<'_> {
         state.volumes.remove(&place, volid);
     }
 
+    /// Sets an option of the datacenter.
+    pub fn set_option(&self, key: &str, value: &str) {
+        self.0.state().options.insert(key.into(), value.into());
+    }
+
     /// Bytes on a storage that others take, so that it fills up.
     pub fn take_space(&self, storage: &str, bytes: u64) {
         if let Some(storage) = self.0.state().storages.get_mut(storage) {

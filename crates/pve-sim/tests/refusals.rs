@@ -1,101 +1,13 @@
 //! Raw requests in, channel and text out: what PVE refuses, and where.
 
+mod client;
+mod recorded;
+
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::sync::Arc;
 use std::time::Duration;
 
-use flate2::read::GzDecoder;
-use mainstay_net::{Entropy, SimNet, Wall};
-use pve_sim::guest::Pace;
-use pve_sim::http::Request;
-use pve_sim::{Datacenter, NoOs, SimEnv, Verdict, World};
-use serde_json::Value;
-
-/// The recorded laboratory: two hosts, six storages, users of all kinds.
-fn laboratory() -> Datacenter {
-    let mut text = String::new();
-    GzDecoder::new(&include_bytes!("data/pve-scenarios.json.gz")[..])
-        .read_to_string(&mut text)
-        .expect("the fixture is gzip");
-    let fixture: Value = serde_json::from_str(&text).expect("the fixture is JSON");
-    datacenter(World::parse(&fixture["world"].to_string()).expect("a world"))
-}
-
-fn datacenter(world: World) -> Datacenter {
-    let net = SimNet::new(Entropy::from_seed(1));
-    let env = SimEnv {
-        network: Arc::new(net.clone()),
-        dialer: Arc::new(net),
-        wall: Wall::at("2026-11-15T20:00:00Z".parse().expect("a timestamp")),
-        entropy: Entropy::from_seed(2),
-        pace: Pace::default(),
-        tls: false,
-    };
-    Datacenter::new(world, env, Arc::new(NoOs))
-}
-
-struct Client {
-    dc: Datacenter,
-    token: &'static str,
-}
-
-impl Client {
-    fn root() -> Self {
-        Self {
-            dc: laboratory(),
-            token: "root@pam!full=a0000000-0000-4000-8000-000000000001",
-        }
-    }
-
-    async fn send(&self, verb: &str, path: &str, form: &str) -> (u16, String, Value) {
-        let mut headers = vec![("Authorization".to_string(), format!("PVEAPIToken={}", self.token))];
-        if !form.is_empty() {
-            headers.push(("Content-Type".into(), "application/x-www-form-urlencoded".into()));
-        }
-        let request = Request {
-            verb: verb.into(),
-            target: format!("/api2/json{path}"),
-            headers,
-            body: form.to_string().into(),
-            old: false,
-        };
-        match self.dc.answer("pve1", &request).await {
-            Verdict::Answer(response) => {
-                let body = serde_json::from_slice(&response.body).unwrap_or(Value::Null);
-                (response.status, response.reason, body)
-            }
-            Verdict::HangUp => (0, String::new(), Value::Null),
-        }
-    }
-
-    /// Sends and, if a task begins, waits for its end: `task: …` or `500 …`.
-    async fn outcome(&self, verb: &str, path: &str, form: &str) -> String {
-        let (status, reason, body) = self.send(verb, path, form).await;
-        let Some(upid) = body["data"].as_str().filter(|d| d.starts_with("UPID:")).map(str::to_string) else {
-            let errors = body["errors"]
-                .as_object()
-                .into_iter()
-                .flatten()
-                .map(|(k, v)| format!(" {k}: {}", v.as_str().unwrap_or_default()));
-            return format!("{status} {reason}{}", errors.collect::<String>());
-        };
-        for _ in 0..600 {
-            let tasks = self.dc.inspect().tasks;
-            if let Some(exit) = tasks.iter().find(|t| t.upid == upid).and_then(|t| t.exit.clone()) {
-                return format!("task: {exit}");
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        "task: still running".into()
-    }
-
-    async fn expect(&self, rows: &[(&str, &str, &str, &str)]) {
-        for (verb, path, form, expected) in rows {
-            assert_eq!(self.outcome(verb, path, form).await, *expected, "{verb} {path} {form}");
-        }
-    }
-}
+use client::{Client, datacenter};
+use pve_sim::World;
 
 #[tokio::test(start_paused = true)]
 async fn hosts_that_do_not_exist_or_cannot_be_reached() {

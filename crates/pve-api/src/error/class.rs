@@ -132,7 +132,7 @@ const TEXTS: &[(&[&str], Class)] = &[
     (&["403 Permission check failed"], Class::Denied),
     (&["Permission check failed"], Class::Denied),
     (&["400 Parameter verification failed."], Class::Invalid),
-    (&["only root can set"], Class::RootOnly),
+    (&["only root can "], Class::RootOnly),
     (&["Only root can pass"], Class::RootOnly),
     (&["no quorum"], Class::NoQuorum),
     // Without quorum the cluster's file system is read-only.

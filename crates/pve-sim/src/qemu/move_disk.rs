@@ -267,7 +267,8 @@ async fn give(job: &Job, gift: &Gift) -> Result<(), Die> {
         return job.save(gift.to, target);
     }
     job.say(format!("update VM {}: -{} {value}", gift.to, gift.target));
-    target.pending.insert(gift.target.clone(), value);
+    let made = disks::create(job, &target, gift.to, &[(gift.target.clone(), value)].into()).await?;
+    target.pending.extend(made.settings);
     job.save(gift.to, target)?;
     let errors = if job.is_running(gift.to) {
         hotplug::apply(job, gift.to, &BTreeSet::from([gift.target.clone()])).await?

@@ -125,8 +125,10 @@ fn content(call: &Call) -> Answer {
     let mut volumes: Vec<&Volume> = state.volumes.on(state.place(id, host), id).collect();
     volumes.retain(|v| {
         let of_vm = match vmid {
-            // Images and backups have owners; ISO files are left out when a VM is asked for.
-            Some(vmid) => v.vmid.map_or(v.kind != Kind::Iso, |owner| owner == vmid),
+            // Images and backups have owners; ISO files and templates are left out when a VM is asked for.
+            Some(vmid) => v
+                .vmid
+                .map_or(!matches!(v.kind, Kind::Iso | Kind::Template), |owner| owner == vmid),
             None => true,
         };
         wanted.is_none_or(|k| v.kind == k) && storage.content.contains(v.kind.name()) && of_vm

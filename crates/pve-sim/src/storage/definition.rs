@@ -138,6 +138,47 @@ fn apply(storage: &mut Storage, params: &Params) {
     }
 }
 
+/// What every kind of storage can do without; the rest says where it is.
+const OPTIONAL: &[&str] = &[
+    "nodes",
+    "shared",
+    "disable",
+    "content",
+    "format",
+    "mkdir",
+    "is_mountpoint",
+    "bwlimit",
+    "preallocation",
+    "prune-backups",
+    "max-protected-backups",
+    "content-dirs",
+    "options",
+    "sparse",
+    "create-base-path",
+    "create-subdirs",
+];
+
+fn check_update(id: &str, storage: &Storage, params: &Params) -> Result<(), Die> {
+    let shown = definition(id, storage);
+    if params.get("digest").is_some_and(|digest| shown["digest"] != digest) {
+        return Err(Die::new(
+            "detected modified configuration - file changed by other user? Try again.",
+        ));
+    }
+    for key in split_list(params.get("delete").unwrap_or_default()) {
+        if matches!(key, "path" | "server" | "export" | "vgname" | "thinpool" | "pool") {
+            return Err(Die::new(format!("unable to delete required option '{key}'")));
+        }
+        if !OPTIONAL.contains(&key) {
+            return Err(Die::new(format!("no such option '{key}'")));
+        }
+        if params.has(key) {
+            return Err(Die::new(format!("cannot set and delete property '{key}' at the same time!")));
+        }
+    }
+    Ok(())
+}
+
 async fn update(call: &Call) -> Answer {
     let id = call.params.text("storage").to_string();
     let _held = writable(call, "update").await?;
@@ -145,6 +186,7 @@ async fn update(call: &Call) -> Answer {
     let Some(storage) = state.storages.get_mut(&id) else {
         return Err(Die::new(format!("update storage failed: storage '{id}' does not exist")));
     };
+    check_update(&id, storage, &call.params).map_err(|die| die.prefixed("update storage failed: "))?;
     apply(storage, &call.params);
     for key in split_list(call.params.get("delete").unwrap_or_default()) {
         match key {
