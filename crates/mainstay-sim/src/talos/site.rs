@@ -48,6 +48,8 @@ pub struct NodeFaults {
     /// The next so many answers to ApplyConfiguration are lost: the config is taken, the connection breaks.
     pub lose_apply_answers: u32,
     pub lose_bootstrap_answers: u32,
+    /// The same for any other call of the machine API, by the name of its method.
+    pub lose_answers: BTreeMap<String, u32>,
     /// An extension service that never starts.
     pub broken_extension: bool,
     /// Reboots by kexec never come back; only a power cycle helps.
@@ -237,6 +239,16 @@ impl Site {
 
     pub fn set_faults(&self, machine: &str, faults: NodeFaults) {
         self.faults.lock().expect("plain data").insert(machine.to_owned(), faults);
+    }
+
+    /// Takes one of the answers to a method that are to be lost.
+    pub fn loses_answer(&self, machine: &str, method: &str) -> bool {
+        let mut faults = self.faults.lock().expect("plain data");
+        let left = faults.get_mut(machine).and_then(|faults| faults.lose_answers.get_mut(method));
+        left.filter(|left| **left > 0).is_some_and(|left| {
+            *left -= 1;
+            true
+        })
     }
 
     /// Changes the faults of a machine in place; what it returns is handed through.
