@@ -63,6 +63,7 @@ fn main() {
     for count in counts {
         #[expect(
             clippy::disallowed_methods,
+            clippy::disallowed_types,
             reason = "the real time of a simulated world is what is measured"
         )]
         let began = std::time::Instant::now();

@@ -9,7 +9,7 @@ use super::apid::Identity;
 use super::config::{Config, Judge, MachineType, validate};
 use super::node::{Ending, Node};
 use super::resources::{self, Stage};
-use super::services::ServiceState;
+use super::services::{Service, ServiceState};
 use super::{disk, etcd_service, kubelet, vip};
 
 /// Lives until the node ends; the caller drops this future then.
@@ -580,7 +580,7 @@ async fn finish_boot(node: &Arc<Node>) {
     let done = node.until(|node| {
         let bootstrapped = node.bootstrap_request().is_some();
         bootstrapped
-            || node.services.all().iter().all(|(_, service)| service.is_up()) && node.is_up("kubelet") && node.is_up("apid")
+            || node.services.with(|services| services.values().all(Service::is_up)) && node.is_up("kubelet") && node.is_up("apid")
     });
     let timeout = node.site.pace.scale(node.site.timing.boot_timeout);
     if tokio::time::timeout(timeout, done).await.is_ok() {

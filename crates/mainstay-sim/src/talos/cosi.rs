@@ -1,7 +1,7 @@
 //! The resource store of a node: versions that count up, and a log that watches read from.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use jiff::Timestamp;
 use mainstay_net::Wall;
@@ -15,19 +15,44 @@ use crate::yaml;
 /// Changes a watch may still read; who falls behind further is cut off.
 const LOG: usize = 1024;
 
-/// A spec in both encodings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A spec in both encodings. The text is written when somebody reads it: most specs are replaced before that.
+#[derive(Clone, Debug)]
 pub(crate) struct Spec {
-    pub yaml: String,
+    value: Value,
     pub proto: Vec<u8>,
+    text: OnceLock<String>,
+}
+
+impl PartialEq for Spec {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value && self.proto == other.proto
+    }
 }
 
 impl Spec {
-    pub fn new(value: &Value, message: &impl prost::Message) -> Self {
+    pub fn new(value: impl Into<Value>, message: &impl prost::Message) -> Self {
         Self {
-            yaml: yaml::emit(value),
+            value: value.into(),
             proto: message.encode_to_vec(),
+            text: OnceLock::new(),
         }
+    }
+
+    /// One that is shown as text alone.
+    pub fn plain(value: Value) -> Self {
+        Self {
+            value,
+            proto: Vec::new(),
+            text: OnceLock::new(),
+        }
+    }
+
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    pub fn yaml(&self) -> &str {
+        self.text.get_or_init(|| yaml::emit(&self.value))
     }
 }
 
@@ -63,7 +88,7 @@ impl Resource {
         };
         let spec = proto::Spec {
             proto_spec: self.spec.proto.clone(),
-            yaml_spec: self.spec.yaml.clone(),
+            yaml_spec: self.spec.yaml().to_owned(),
         };
         proto::Resource {
             metadata: Some(metadata),
@@ -117,7 +142,7 @@ pub(crate) struct Resources {
 
 #[derive(Default)]
 struct Inner {
-    entries: BTreeMap<(&'static str, String), Resource>,
+    entries: BTreeMap<&'static str, BTreeMap<String, Resource>>,
     log: VecDeque<Arc<Change>>,
     position: u64,
 }
@@ -142,19 +167,27 @@ impl Resources {
     }
 
     /// Writes a resource. One that is there already with the same spec is left alone.
-    pub fn put(&self, kind: &'static Kind, id: &str, spec: Spec) {
-        let same = self.get(kind, id).is_some_and(|old| *old.spec == spec);
+    pub fn put(&self, kind: &'static Kind, id: &str, spec: impl Into<Arc<Spec>>) {
+        let spec = spec.into();
+        let same = self.spec(kind, id).is_some_and(|old| old == spec);
         if !same {
             self.write(kind, id, spec);
         }
     }
 
+    /// What a resource says, without the rest of it.
+    pub fn spec(&self, kind: &'static Kind, id: &str) -> Option<Arc<Spec>> {
+        let inner = self.lock();
+        let found = inner.entries.get(kind.name)?.get(id)?;
+        Some(Arc::clone(&found.spec))
+    }
+
     /// Writes a resource even when nothing changes, as an apply of the same config does.
-    pub fn write(&self, kind: &'static Kind, id: &str, spec: Spec) {
+    pub fn write(&self, kind: &'static Kind, id: &str, spec: impl Into<Arc<Spec>>) {
         let now = self.wall.now();
         let mut inner = self.lock();
-        let key = (kind.name, id.to_owned());
-        let old = inner.entries.get(&key).cloned();
+        let of_kind = inner.entries.entry(kind.name).or_default();
+        let old = of_kind.get(id).cloned();
         let (version, created) = old.as_ref().map_or((1, now), |old| (old.version + 1, old.created));
         let resource = Resource {
             kind,
@@ -162,9 +195,9 @@ impl Resources {
             version,
             created,
             updated: now,
-            spec: Arc::new(spec),
+            spec: spec.into(),
         };
-        inner.entries.insert(key, resource.clone());
+        of_kind.insert(id.to_owned(), resource.clone());
         let what = if old.is_some() {
             proto::EventType::Updated
         } else {
@@ -175,7 +208,7 @@ impl Resources {
 
     pub fn remove(&self, kind: &'static Kind, id: &str) {
         let mut inner = self.lock();
-        if let Some(old) = inner.entries.remove(&(kind.name, id.to_owned())) {
+        if let Some(old) = inner.entries.get_mut(kind.name).and_then(|of_kind| of_kind.remove(id)) {
             self.log(&mut inner, proto::EventType::Destroyed, old, None);
         }
     }
@@ -217,7 +250,7 @@ impl Resources {
         if let Some(given) = described(kind) {
             return given.get(id).map(|spec| self.given(kind, id, spec));
         }
-        self.lock().entries.get(&(kind.name, id.to_owned())).cloned()
+        self.lock().entries.get(kind.name)?.get(id).cloned()
     }
 
     pub fn list(&self, kind: &'static Kind) -> Vec<Resource> {
@@ -225,12 +258,8 @@ impl Resources {
             return given.iter().map(|(id, spec)| self.given(kind, id, spec)).collect();
         }
         let inner = self.lock();
-        inner
-            .entries
-            .range((kind.name, String::new())..)
-            .take_while(|((name, _), _)| *name == kind.name)
-            .map(|(_, resource)| resource.clone())
-            .collect()
+        let of_kind = inner.entries.get(kind.name);
+        of_kind.map(|of_kind| of_kind.values().cloned().collect()).unwrap_or_default()
     }
 
     pub fn position(&self) -> u64 {

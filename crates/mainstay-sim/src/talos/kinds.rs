@@ -681,7 +681,7 @@ pub(crate) fn described(kind: &Kind) -> Option<&'static BTreeMap<String, Arc<Spe
     }
     std::ptr::eq(kind, &NAMESPACE).then(|| {
         SPACES.get_or_init(|| {
-            let empty = Arc::new(Spec::new(&json!({"description": ""}), &meta::NamespaceSpec::default()));
+            let empty = Arc::new(Spec::new(json!({"description": ""}), &meta::NamespaceSpec::default()));
             NAMESPACES
                 .into_iter()
                 .map(|name| (name.to_owned(), Arc::clone(&empty)))
@@ -743,5 +743,5 @@ fn definition(kind: &Kind) -> (String, Spec) {
         print_columns: columns.collect(),
         sensitivity: i32::from(kind.sensitive),
     };
-    (id, Spec::new(&value, &message))
+    (id, Spec::new(value, &message))
 }

@@ -342,7 +342,7 @@ impl Node {
     }
 
     pub fn is_up(&self, service: &str) -> bool {
-        self.services.get(service).is_some_and(|service| service.is_up())
+        self.services.is_up(service)
     }
 
     pub fn extensions(&self) -> Vec<String> {
@@ -527,16 +527,16 @@ impl Node {
             .resources
             .list(&resources::STATIC_POD_STATUS)
             .into_iter()
-            .filter(|pod| !pod.spec.yaml.contains("status: \"True\"\n      type: Ready"))
+            .filter(|pod| !super::kubelet::is_ready(pod.spec.value()))
             .map(|pod| format!("{} not ready", pod.id))
             .collect();
         if !pods.is_empty() {
             unmet.push(("staticPods", pods.join(", ")));
         }
         if configured {
-            match self.resources.get(&resources::NODE_STATUS, &hostname) {
+            match self.resources.spec(&resources::NODE_STATUS, &hostname) {
                 None => unmet.push(("nodeReady", format!("node \"{hostname}\" status is not available yet"))),
-                Some(status) if status.spec.yaml.contains("nodeReady: false") => {
+                Some(status) if status.value()["nodeReady"] == false => {
                     unmet.push(("nodeReady", format!("node \"{hostname}\" is not ready")));
                 }
                 Some(_) => {}
@@ -546,24 +546,23 @@ impl Node {
     }
 
     fn service_conditions(&self, control_plane: bool) -> Vec<String> {
-        let services = self.services.all();
-        let sick = services
-            .iter()
-            .filter(|(_, service)| service.state == ServiceState::Running && !service.health.unknown && !service.health.healthy);
-        let mut out: Vec<String> = sick.map(|(id, _)| format!("{id} not healthy")).collect();
         let own = self.extension_services();
         let mut required = vec!["apid", "machined", "kubelet"];
         if control_plane {
             required.extend(["etcd", "trustd"]);
         }
-        if services.contains_key("cri") {
-            required.extend(own.iter().map(String::as_str));
-        }
-        let down = required
-            .into_iter()
-            .filter(|id| services.get(*id).is_none_or(|service| service.state != ServiceState::Running));
-        out.extend(down.map(|id| format!("{id} not running")));
-        out
+        self.services.with(|services| {
+            let sick = services.iter().filter(|(_, service)| service.is_sick());
+            let mut out: Vec<String> = sick.map(|(id, _)| format!("{id} not healthy")).collect();
+            if services.contains_key("cri") {
+                required.extend(own.iter().map(String::as_str));
+            }
+            let down = required
+                .into_iter()
+                .filter(|id| services.get(*id).is_none_or(|service| service.state != ServiceState::Running));
+            out.extend(down.map(|id| format!("{id} not running")));
+            out
+        })
     }
 }
 

@@ -1,7 +1,9 @@
 //! The Kubernetes objects that nodes and bootstrap manifests bring.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use mainstay_net::Wall;
 use serde_json::{Value, json};
 
@@ -132,11 +134,10 @@ fn next_pod_cidr(store: &Store, config: &Config) -> Option<String> {
         .copied()
         .unwrap_or_else(|| "10.244.0.0/16".parse().expect("a network"));
     let (_, nodes) = store.list(&kinds::NODES, None);
-    let taken: Vec<&str> = nodes.iter().filter_map(|node| node["spec"]["podCIDR"].as_str()).collect();
+    let cidrs = nodes.iter().filter_map(|node| node["spec"]["podCIDR"].as_str());
+    let taken: BTreeSet<IpNet> = cidrs.filter_map(|cidr| cidr.parse().ok()).collect();
     let mut parts = network.subnets(24.max(network.prefix_len())).ok()?;
-    parts
-        .find(|part| !taken.contains(&part.to_string().as_str()))
-        .map(|part| part.to_string())
+    parts.find(|part| !taken.contains(part)).map(|part| part.to_string())
 }
 
 /// Creates the Node, or brings a returning one up to date.

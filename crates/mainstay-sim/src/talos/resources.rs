@@ -67,7 +67,7 @@ pub(crate) fn machine_status(stage: Stage, unmet: &[(&'static str, String)]) -> 
         .collect();
     let status = proto::runtime::MachineStatusStatus { ready, unmet_conditions };
     Spec::new(
-        &value,
+        value,
         &proto::runtime::MachineStatusSpec {
             stage: stage.number(),
             status: Some(status),
@@ -77,7 +77,7 @@ pub(crate) fn machine_status(stage: Stage, unmet: &[(&'static str, String)]) -> 
 
 pub(crate) fn service(running: bool, healthy: bool, unknown: bool) -> Spec {
     Spec::new(
-        &json!({"running": running, "healthy": healthy, "unknown": unknown}),
+        json!({"running": running, "healthy": healthy, "unknown": unknown}),
         &proto::v1alpha1::ServiceSpec {
             running,
             healthy,
@@ -87,14 +87,10 @@ pub(crate) fn service(running: bool, healthy: bool, unknown: bool) -> Spec {
 }
 
 pub(crate) fn machine_config(text: &str) -> Spec {
-    let yaml = crate::yaml::emit(&Value::String(text.to_owned()));
     let message = proto::config::MachineConfigSpec {
         yaml_marshalled: text.as_bytes().to_vec(),
     };
-    Spec {
-        yaml,
-        proto: prost::Message::encode_to_vec(&message),
-    }
+    Spec::new(text, &message)
 }
 
 pub(crate) fn machine_type(word: &str) -> Spec {
@@ -103,7 +99,7 @@ pub(crate) fn machine_type(word: &str) -> Spec {
         "worker" => 3,
         _ => 0,
     };
-    Spec::new(&json!(word), &proto::config::MachineTypeSpec { machine_type: number })
+    Spec::new(json!(word), &proto::config::MachineTypeSpec { machine_type: number })
 }
 
 fn net_ip(address: IpAddr) -> common::NetIp {
@@ -124,7 +120,7 @@ fn net_prefix(net: IpNet) -> common::NetIpPrefix {
 pub(crate) fn nodename(name: &str) -> Spec {
     let value = json!({"nodename": name, "hostnameVersion": "1", "skipNodeRegistration": false});
     Spec::new(
-        &value,
+        value,
         &proto::k8s::NodenameSpec {
             nodename: name.to_owned(),
             hostname_version: "1".to_owned(),
@@ -161,7 +157,7 @@ pub(crate) fn node_status(node: &Value) -> Spec {
     }
     let pod_cid_rs = cidrs.into_iter().map(net_prefix).collect();
     Spec::new(
-        &value,
+        value,
         &proto::k8s::NodeStatusSpec {
             nodename: name.to_owned(),
             node_ready: ready,
@@ -201,7 +197,7 @@ fn any(value: &Value) -> prost_types::Value {
 
 pub(crate) fn static_pod_status(status: &Value) -> Spec {
     Spec::new(
-        status,
+        status.clone(),
         &proto::k8s::StaticPodStatusSpec {
             pod_status: Some(structure(status)),
         },
@@ -226,13 +222,13 @@ pub(crate) fn kubelet_spec(image: &str, node: &str, address: IpAddr) -> Spec {
         config: Some(structure(&config)),
         credential_provider_config: None,
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 pub(crate) fn manifest_status(applied: &[&str]) -> Spec {
     let names: Vec<String> = applied.iter().map(|name| (*name).to_owned()).collect();
     Spec::new(
-        &json!({"manifestsApplied": names}),
+        json!({"manifestsApplied": names}),
         &proto::k8s::ManifestStatusSpec {
             manifests_applied: names,
         },
@@ -241,7 +237,7 @@ pub(crate) fn manifest_status(applied: &[&str]) -> Spec {
 
 pub(crate) fn etcd_member(id: u64) -> Spec {
     let id = format!("{id:016x}");
-    Spec::new(&json!({"memberID": id}), &proto::etcd::MemberSpec { member_id: id })
+    Spec::new(json!({"memberID": id}), &proto::etcd::MemberSpec { member_id: id })
 }
 
 pub(crate) fn etcd_spec(name: &str, address: IpAddr, image: &str) -> Spec {
@@ -256,7 +252,7 @@ pub(crate) fn etcd_spec(name: &str, address: IpAddr, image: &str) -> Spec {
         listen_peer_addresses: vec![net_ip(any)],
         listen_client_addresses: vec![net_ip(any)],
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 /// A peer as discovery sees it.
@@ -285,12 +281,12 @@ pub(crate) fn member(peer: &Peer<'_>) -> Spec {
             .control_plane
             .then_some(proto::cluster::ControlPlane { api_server_port: 6443 }),
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 pub(crate) fn identity(node_id: &str) -> Spec {
     Spec::new(
-        &json!({"nodeId": node_id}),
+        json!({"nodeId": node_id}),
         &proto::cluster::IdentitySpec {
             node_id: node_id.to_owned(),
         },
@@ -300,7 +296,7 @@ pub(crate) fn identity(node_id: &str) -> Spec {
 pub(crate) fn info(id: &str, name: &str) -> Spec {
     let value = json!({"clusterId": id, "clusterName": name});
     Spec::new(
-        &value,
+        value,
         &proto::cluster::InfoSpec {
             cluster_id: id.to_owned(),
             cluster_name: name.to_owned(),
@@ -314,7 +310,7 @@ pub(crate) fn hostname(name: &str) -> Spec {
         hostname: host.to_owned(),
         domainname: domain.to_owned(),
     };
-    Spec::new(&json!({"hostname": host, "domainname": domain}), &message)
+    Spec::new(json!({"hostname": host, "domainname": domain}), &message)
 }
 
 pub(crate) fn node_addresses(addresses: &[IpNet]) -> Spec {
@@ -323,7 +319,7 @@ pub(crate) fn node_addresses(addresses: &[IpNet]) -> Spec {
         addresses: addresses.iter().copied().map(net_prefix).collect(),
         sort_algorithm: 0,
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 pub(crate) fn address(net: IpNet, link: &str, index: u32) -> Spec {
@@ -343,7 +339,7 @@ pub(crate) fn address(net: IpNet, link: &str, index: u32) -> Spec {
         flags: 128,
         ..proto::network::AddressStatusSpec::default()
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 pub(crate) fn link(name: &str, mac: &str, index: u32, up: bool) -> Spec {
@@ -382,7 +378,7 @@ pub(crate) fn link(name: &str, mac: &str, index: u32, up: bool) -> Spec {
         link_state: up,
         ..proto::network::LinkStatusSpec::default()
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 pub(crate) fn network_status(address: bool, connectivity: bool, hostname: bool) -> Spec {
@@ -394,7 +390,7 @@ pub(crate) fn network_status(address: bool, connectivity: bool, hostname: bool) 
         hostname_ready: hostname,
         etc_files_ready: true,
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 pub(crate) fn resolvers(servers: &[IpAddr]) -> Spec {
@@ -402,12 +398,12 @@ pub(crate) fn resolvers(servers: &[IpAddr]) -> Spec {
         dns_servers: servers.iter().copied().map(net_ip).collect(),
         search_domains: Vec::new(),
     };
-    Spec::new(&json!({"dnsServers": servers, "searchDomains": []}), &message)
+    Spec::new(json!({"dnsServers": servers, "searchDomains": []}), &message)
 }
 
 pub(crate) fn time_servers(servers: &[String]) -> Spec {
     Spec::new(
-        &json!({"timeServers": servers}),
+        json!({"timeServers": servers}),
         &proto::network::TimeServerStatusSpec {
             ntp_servers: servers.to_vec(),
         },
@@ -417,7 +413,7 @@ pub(crate) fn time_servers(servers: &[String]) -> Spec {
 pub(crate) fn time_status(synced: bool, sync_disabled: bool) -> Spec {
     let value = json!({"synced": synced, "epoch": 0, "syncDisabled": sync_disabled});
     Spec::new(
-        &value,
+        value,
         &proto::time::StatusSpec {
             synced,
             epoch: 0,
@@ -487,13 +483,13 @@ pub(crate) fn disk(device: &BlockDevice) -> Spec {
         pretty_size: pretty_size(device.size),
         ..proto::block::DiskSpec::default()
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 pub(crate) fn system_disk(name: &str) -> Spec {
     let path = format!("/dev/{name}");
     Spec::new(
-        &json!({"diskID": name, "devPath": path}),
+        json!({"diskID": name, "devPath": path}),
         &proto::block::SystemDiskSpec {
             disk_id: name.to_owned(),
             dev_path: path.clone(),
@@ -516,7 +512,7 @@ pub(crate) fn volume(phase: &str, location: &str, size: u64) -> Spec {
         filesystem: 1,
         ..proto::block::VolumeStatusSpec::default()
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 /// A directory that is a volume of its own.
@@ -534,12 +530,12 @@ pub(crate) fn directory_volume(directory: &Directory) -> Spec {
         r#type: 3,
         ..proto::block::VolumeStatusSpec::default()
     };
-    Spec::new(&json!({"phase": "ready", "type": "directory", "mountSpec": mount}), &message)
+    Spec::new(json!({"phase": "ready", "type": "directory", "mountSpec": mount}), &message)
 }
 
 pub(crate) fn diagnostic(message: &str, details: &[String]) -> Spec {
     Spec::new(
-        &json!({"message": message, "details": details}),
+        json!({"message": message, "details": details}),
         &proto::runtime::DiagnosticSpec {
             message: message.to_owned(),
             details: details.to_vec(),
@@ -555,7 +551,7 @@ pub(crate) fn security_state() -> Spec {
         module_signature_enforced: true,
         ..proto::runtime::SecurityStateSpec::default()
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 pub(crate) fn platform_metadata(platform: &str, hostname: &str, instance: &str) -> Spec {
@@ -572,7 +568,7 @@ pub(crate) fn platform_metadata(platform: &str, hostname: &str, instance: &str) 
         instance_id: instance.to_owned(),
         ..proto::runtime::PlatformMetadataSpec::default()
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 pub(crate) fn system_information(uuid: &str) -> Spec {
@@ -587,7 +583,7 @@ pub(crate) fn system_information(uuid: &str) -> Spec {
         wake_up_type: "Power Switch".to_owned(),
         ..proto::hardware::SystemInformationSpec::default()
     };
-    Spec::new(&value, &message)
+    Spec::new(value, &message)
 }
 
 pub(crate) fn extension(name: &str, version: &str) -> Spec {
@@ -604,7 +600,7 @@ pub(crate) fn extension(name: &str, version: &str) -> Spec {
         compatibility: Some(proto::extensions::Compatibility { talos: Some(constraint) }),
     };
     Spec::new(
-        &value,
+        value,
         &proto::extensions::Layer {
             image,
             metadata: Some(metadata),
@@ -614,7 +610,7 @@ pub(crate) fn extension(name: &str, version: &str) -> Spec {
 
 pub(crate) fn meta_key(value: &str) -> Spec {
     Spec::new(
-        &json!({"value": value}),
+        json!({"value": value}),
         &proto::runtime::MetaKeySpec { value: value.to_owned() },
     )
 }
@@ -624,13 +620,10 @@ pub(crate) fn kubeprism(healthy: bool) -> Spec {
         host: "127.0.0.1:7445".to_owned(),
         healthy,
     };
-    Spec::new(&json!({"host": "127.0.0.1:7445", "healthy": healthy}), &message)
+    Spec::new(json!({"host": "127.0.0.1:7445", "healthy": healthy}), &message)
 }
 
 /// A resource of which only the fields that matter here are written, and those as YAML.
 pub(crate) fn plain(value: &Value) -> Spec {
-    Spec {
-        yaml: crate::yaml::emit(value),
-        proto: Vec::new(),
-    }
+    Spec::plain(value.clone())
 }

@@ -95,6 +95,11 @@ impl Service {
         self.state == ServiceState::Running && (self.health.healthy || (self.health.unknown && self.health.message.is_empty()))
     }
 
+    /// Runs, and has failed its check.
+    pub fn is_sick(&self) -> bool {
+        self.state == ServiceState::Running && !self.health.unknown && !self.health.healthy
+    }
+
     pub fn to_proto(&self, id: &str) -> machine::ServiceInfo {
         let events = self.events.iter().map(|(at, state, message)| machine::ServiceEvent {
             msg: message.clone(),
@@ -124,6 +129,15 @@ impl Services {
 
     pub fn get(&self, id: &str) -> Option<Service> {
         self.lock().get(id).cloned()
+    }
+
+    /// Looks at all of them, by id, without taking a copy.
+    pub fn with<T>(&self, look: impl FnOnce(&BTreeMap<String, Service>) -> T) -> T {
+        look(&self.lock())
+    }
+
+    pub fn is_up(&self, id: &str) -> bool {
+        self.lock().get(id).is_some_and(Service::is_up)
     }
 
     /// By id.

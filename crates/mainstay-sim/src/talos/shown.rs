@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, OnceLock};
 
 use ipnet::{IpNet, Ipv6Net};
 use serde_json::{Value, json};
 use talos_proto::machine as proto;
 
 use super::config::{Config, LinkAddress};
+use super::cosi::Spec;
 use super::disk;
 use super::node::Node;
 use super::resources;
@@ -62,6 +64,13 @@ static DIRECTORIES: [Directory; 13] = [
     directory("/var/mnt", "EPHEMERAL", "ephemeral_t", PRIVATE, false),
     directory("ETCD", "/var/lib", "etcd_data_t", PRIVATE, true),
 ];
+
+/// The same on every node, hence made once.
+fn directories() -> &'static [(&'static str, Arc<Spec>)] {
+    static MADE: OnceLock<Vec<(&str, Arc<Spec>)>> = OnceLock::new();
+    let one = |directory: &Directory| (directory.id, Arc::new(resources::directory_volume(directory)));
+    MADE.get_or_init(|| DIRECTORIES.iter().map(one).collect())
+}
 
 /// `fe80::be24:11ff:fe00:2/64` of `bc:24:11:00:00:02`.
 fn link_local(mac: &str) -> Option<IpNet> {
@@ -248,9 +257,8 @@ impl Node {
             );
         }
         if mounted {
-            for directory in &DIRECTORIES {
-                self.resources
-                    .put(&resources::VOLUME, directory.id, resources::directory_volume(directory));
+            for (id, spec) in directories() {
+                self.resources.put(&resources::VOLUME, id, Arc::clone(spec));
             }
         }
     }

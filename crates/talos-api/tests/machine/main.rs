@@ -2,6 +2,7 @@
 
 mod calls;
 mod factory;
+mod garbage;
 mod identity;
 mod recorded;
 mod state;

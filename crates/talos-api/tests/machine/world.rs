@@ -102,9 +102,14 @@ impl World {
     }
 
     pub async fn serve(&self, machine: &Machine, tls: ServerConfig) -> JoinHandle<std::io::Error> {
-        let listener = self.net.bind(machine.at).await.unwrap();
         let routes = Routes::new(MachineServiceServer::new(machine.clone())).add_service(StateServer::new(machine.clone()));
-        tokio::spawn(serve(listener, routes.into_axum_router(), ServeOptions::tls(Arc::new(tls))))
+        self.serve_router(machine, tls, routes.into_axum_router()).await
+    }
+
+    /// Anything at all in the machine's place.
+    pub async fn serve_router(&self, machine: &Machine, tls: ServerConfig, router: axum::Router) -> JoinHandle<std::io::Error> {
+        let listener = self.net.bind(machine.at).await.unwrap();
+        tokio::spawn(serve(listener, router, ServeOptions::tls(Arc::new(tls))))
     }
 
     /// A configured machine of `authority`, for clients of the same authority.

@@ -108,7 +108,7 @@ impl Scope {
         if control_planes.is_empty() && workers.is_empty() {
             boot::show_members(node);
             for member in node.resources.list(&resources::MEMBER) {
-                let value = crate::yaml::parse(&member.spec.yaml).unwrap_or_default();
+                let value = member.spec.value();
                 let address = value["addresses"][0].as_str().and_then(|text| text.parse::<IpAddr>().ok());
                 let list = if value["machineType"] == "controlplane" {
                     &mut control_planes
@@ -189,8 +189,7 @@ impl Scope {
         for address in self.all() {
             let found = self.node_at(address).map(|node| node.resources.list(&resources::DIAGNOSTIC));
             if let Some(first) = found.unwrap_or_default().first() {
-                let spec = crate::yaml::parse(&first.spec.yaml).unwrap_or_default();
-                let message = spec["message"].as_str().unwrap_or_default();
+                let message = first.spec.value()["message"].as_str().unwrap_or_default();
                 return Verdict::Wait(format!(
                     "active diagnostics: {address}: {message} (https://talos.dev/diagnostic/{})",
                     first.id
@@ -237,7 +236,7 @@ impl Scope {
             let statuses = node.resources.list(&resources::STATIC_POD_STATUS);
             let ready = statuses
                 .iter()
-                .filter(|status| kubelet::is_ready(&crate::yaml::parse(&status.spec.yaml).unwrap_or_default()))
+                .filter(|status| kubelet::is_ready(status.spec.value()))
                 .count();
             if ready < 3 {
                 return Verdict::Wait(format!("missing static pods on node {address}"));

@@ -145,7 +145,7 @@ impl Api {
     fn pod_containers(&self) -> Vec<machine::ContainerInfo> {
         let mut list = Vec::new();
         for (index, pod) in (0u32..).zip(self.0.resources.list(&resources::STATIC_POD_STATUS)) {
-            let status = crate::yaml::parse(&pod.spec.yaml).unwrap_or_default();
+            let status = pod.spec.value();
             let container = &status["containerStatuses"][0];
             let text = |key: &str| container[key].as_str().unwrap_or_default().to_owned();
             let name = text("name");
