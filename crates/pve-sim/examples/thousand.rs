@@ -29,7 +29,8 @@ fn datacenter() -> Datacenter {
         dialer: Arc::new(net),
         wall: Wall::real(),
         entropy: Entropy::from_seed(1),
-        pace: Pace::default(),
+        // A round of pvestatd, after which all is told of each VM, takes 10 ms instead of 10 s.
+        pace: Pace::new(1000.0),
         tls: false,
     };
     let dc = Datacenter::new(world, env, Arc::new(NoOs));
@@ -65,6 +66,7 @@ fn resident() -> Option<u64> {
 
 async fn measure() -> std::io::Result<ExitCode> {
     let dc = datacenter();
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let token = "PVEAPIToken=root@pam!mainstay=00000000-0000-4000-8000-000000000001";
     let request = Request {
         verb: "GET".into(),
