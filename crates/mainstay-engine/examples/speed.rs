@@ -154,7 +154,7 @@ fn world(machines: usize) -> WorldSpec {
 fn file(machines: usize) -> String {
     let workers = machines - CONTROL_PLANES;
     format!(
-        "name: speed\nnetwork: {{ cidr: 10.0.0.0/16, gateway: 10.0.0.1, dns: [1.1.1.1], vip: 10.0.0.20 }}\ntalos: {{ version: 1.13.9 }}\n\
+        "name: speed\nnetwork: {{ cidr: 10.0.0.0/16, gateway: 10.0.0.1, dns: [1.1.1.1], vip: 10.0.0.20, pods: 10.128.0.0/14 }}\ntalos: {{ version: 1.13.9 }}\n\
          datacenter: {{ storage: {{ images: local, disks: local-lvm }} }}\npools:\n  \
          control-plane: {{ count: {CONTROL_PLANES}, cpu: 2, memory: 4GiB, disk: 10GiB, addresses: 10.0.0.11+, vmids: 2000+ }}\n  \
          worker: {{ count: {workers}, cpu: 1, memory: 2GiB, disk: 10GiB, addresses: 10.0.1.1+, vmids: 3000+ }}\n"
