@@ -157,19 +157,46 @@ fn broken_manifests(root: &Path) -> Result<Vec<String>> {
     Ok(broken)
 }
 
-/// What no text of the repository may hold.
+/// What no text of the repository may hold, and tests that only its pages know.
 fn broken_texts(root: &Path) -> Result<Vec<String>> {
     let listed = git(root)
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .output()
         .context("git ls-files")?;
     let mut broken = Vec::new();
+    let (mut told, mut pages) = (BTreeSet::new(), Vec::new());
     for name in String::from_utf8(listed.stdout)?.split('\0').filter(|name| !name.is_empty()) {
-        if let Ok(text) = fs::read_to_string(root.join(name)) {
-            broken.extend(faults_of_text(name, &text));
+        let Ok(text) = fs::read_to_string(root.join(name)) else {
+            continue;
+        };
+        broken.extend(faults_of_text(name, &text));
+        if name.ends_with(".rs") {
+            told.extend(functions(&text));
+        } else if TESTS_ARE_NAMED_IN.contains(&name) {
+            pages.push((name.to_owned(), text));
         }
     }
+    for (name, text) in &pages {
+        broken.extend(unknown_tests(name, text, &told));
+    }
     Ok(broken)
+}
+
+/// Pages that promise something and name the test that shows it.
+const TESTS_ARE_NAMED_IN: [&str; 2] = ["docs/reference/guarantees.md", "docs/reference/failures.md"];
+
+fn functions(text: &str) -> impl Iterator<Item = String> {
+    let name = |rest: &str| rest.split(['(', '<']).next().unwrap_or_default().to_owned();
+    text.split("fn ").skip(1).map(name)
+}
+
+/// A sentence in code quotes is a test's name.
+fn unknown_tests(page: &str, text: &str, known: &BTreeSet<String>) -> Vec<String> {
+    let words = text.split('`').skip(1).step_by(2);
+    let sentences = words.filter(|word| word.matches('_').count() >= 2 && !word.contains([' ', '/', '.', '-', '{']));
+    let lost = sentences.filter(|name| !known.contains(*name));
+    lost.map(|name| format!("{page} names the test `{name}`, which is not there"))
+        .collect()
 }
 
 #[expect(
@@ -299,6 +326,17 @@ mod tests {
                 .expect("well-formed")
                 .broken_rules()
                 .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_page_that_names_a_test_which_is_gone_is_refused() {
+        let known: BTreeSet<String> = functions("fn a_machine_is_kept() {}\nasync fn b_c_d<T>(").collect();
+        let page = "| kept | `hardship`: `a_machine_is_kept`, `a_machine_is_lost` |";
+        let broken = unknown_tests("guarantees.md", page, &known);
+        assert_eq!(
+            broken,
+            ["guarantees.md names the test `a_machine_is_lost`, which is not there"]
         );
     }
 

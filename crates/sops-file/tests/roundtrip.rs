@@ -345,3 +345,40 @@ fn a_file_of_the_real_sops_is_read_and_a_changed_byte_of_it_refused() {
     let changed = format!("{}{other}{}", &theirs[..at], &theirs[at + 1..]);
     assert!(decrypt(changed.as_bytes(), &identities).is_err());
 }
+
+/// The values of a document in their order. The MAC of sops covers these: neither comments, nor the names of keys, nor what is empty.
+fn values(text: &str) -> Vec<&str> {
+    let lines = text.lines().map(|line| line.split(" #").next().unwrap_or_default());
+    let lines = lines.filter(|line| !line.trim_start().starts_with('#'));
+    let value =
+        |line: &'_ str| -> Option<usize> { line.find(": ").map(|at| at + 2).or_else(|| line.find("- ").map(|at| at + 2)) };
+    lines
+        .filter_map(|line| Some(line[value(line)?..].trim()))
+        .filter(|value| !["", "null", "\"\""].contains(value))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Cut, repeated and overwritten at any place: either what stood there, or nothing.
+    #[test]
+    fn a_damaged_file_gives_what_was_written_or_nothing(
+        at in any::<proptest::sample::Index>(), length in 0..60_usize, to in any::<proptest::sample::Index>(), byte in any::<Option<u8>>(),
+    ) {
+        let identities = Identity::parse_file(include_str!("data/key.txt")).unwrap();
+        let whole = include_str!("data/by-sops-3.13.3.yaml").as_bytes();
+        let good = decrypt(whole, &identities).unwrap();
+        let mut damaged = whole.to_vec();
+        let (at, to) = (at.index(whole.len()), to.index(whole.len()));
+        let end = (at + length).min(whole.len());
+        match byte {
+            Some(byte) => damaged[at] = byte,
+            None => drop(damaged.splice(at..end, whole[to..(to + length).min(whole.len())].iter().copied())),
+        }
+        let _ = (is_encrypted(&damaged), recipients(&damaged));
+        if let Ok(opened) = decrypt(&damaged, &identities) {
+            prop_assert_eq!(values(opened.text()), values(good.text()));
+        }
+    }
+}
