@@ -20,7 +20,7 @@ use crate::observe::{Scope, Sight, observe};
 use crate::preflight;
 use crate::site::Site;
 
-/// Rounds that may fail without getting anywhere before the run gives up. One that gets something new done is always followed by another.
+/// Rounds that may get nowhere before the run gives up. One that gets something new done is always followed by another.
 const ROUNDS_WITHOUT_PROGRESS: u32 = 3;
 /// Beyond all reason: a plan that never empties is a bug of ours.
 const ROUNDS_MAX: u32 = 100;
@@ -197,7 +197,11 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
         }
         progress.note(&plan, &outcome);
         let hopeless = outcome.failed.values().any(|failure| !failure.kind.may_pass());
-        if hopeless || progress.fruitless >= ROUNDS_WITHOUT_PROGRESS {
+        let in_vain = progress.fruitless >= ROUNDS_WITHOUT_PROGRESS;
+        if in_vain && outcome.failed.is_empty() {
+            return Err(RunError::NotSettled { rounds: round });
+        }
+        if hopeless || in_vain {
             return Err(RunError::Failed {
                 plan,
                 failed: outcome.failed.into_iter().collect(),
@@ -216,7 +220,7 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
 #[derive(Default)]
 struct Progress {
     done: BTreeSet<String>,
-    /// Rounds in a row that failed and did nothing for the first time.
+    /// Rounds in a row that did nothing for the first time.
     fruitless: u32,
 }
 
@@ -225,7 +229,7 @@ impl Progress {
         let before = self.done.len();
         let steps = outcome.done.iter().filter_map(|id| plan.step(*id));
         self.done.extend(steps.map(name));
-        if outcome.failed.is_empty() || self.done.len() > before {
+        if self.done.len() > before {
             self.fruitless = 0;
         } else {
             self.fruitless += 1;

@@ -12,10 +12,13 @@ use pve_sim::faults::Fault;
 use pve_sim::{Effect, Observer, Seen};
 
 const SEEDS: u64 = 12;
+/// Days on which something was wrong once: a disk that grew behind its config was grown for ever (24, 1169, 1316), a control plane was
+/// restarted again although another had gone meanwhile (1237).
+const PINNED: [u64; 4] = [24, 1169, 1237, 1316];
 
 #[test]
 fn whatever_befalls_a_run_calm_settles_it_and_nothing_of_others_is_touched() {
-    for seed in 0..SEEDS {
+    for seed in (0..SEEDS).chain(PINNED) {
         let tale = live(seed);
         assert!(
             tale.wrong.is_empty(),

@@ -10,8 +10,8 @@ use pve_api::{
 };
 use uuid::Uuid;
 
-use super::named;
 use super::wait::{self, Look};
+use super::{named, talos};
 use crate::event::Voice;
 use crate::failure::{Failure, Kind};
 use crate::journal::Entry;
@@ -381,6 +381,26 @@ pub async fn grow(site: &Site, vm: &VmRef, slot_name: &str, to: Gib) -> Result<(
     if let Some(upid) = site.pve.call(qemu::resize(&place.host, place.vmid, slot, wanted)).await? {
         follow(site, "machine.grow", &vm.to_string(), &upid).await?;
     }
+    let (place, config) = Place::config(site, vm).await?;
+    match config.drives.get(&slot) {
+        Some(drive) if drive.size.is_some_and(|size| size < wanted) => measure(site, &place, &config, slot, drive).await,
+        _ => Ok(()),
+    }
+}
+
+/// Has PVE measure a disk again. A growth that was broken off after the volume grew leaves the old size in the config, and growing it
+/// once more does nothing. A disk that is sent without its size is measured.
+async fn measure(site: &Site, place: &Place, config: &VmConfig, slot: Slot, drive: &Drive) -> Result<(), Failure> {
+    let mut change = qemu::Change {
+        digest: config.digest,
+        ..qemu::Change::default()
+    };
+    let unsized_drive = Drive {
+        size: None,
+        ..drive.clone()
+    };
+    change.set.drives.insert(slot, unsized_drive);
+    site.pve.call(qemu::set(&place.host, place.vmid, &change)).await?;
     Ok(())
 }
 
@@ -468,6 +488,7 @@ pub async fn reboot(site: &Site, voice: &Voice, vm: &VmRef, address: std::net::I
     if !running {
         return start(site, vm).await;
     }
+    talos::can_be_spared(site, address).await?;
     begin(site, "machine.reboot", &vm.to_string());
     let upid = site
         .pve

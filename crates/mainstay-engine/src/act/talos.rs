@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use futures::future::join_all;
 use mainstay_net::Secret;
 use mainstay_plan::{Apply, Config, EtcdMember, LeaveBy, Peer};
 use talos_api::resource::{Stage, SystemInformation};
@@ -110,6 +111,59 @@ fn foreign(at: &str) -> Failure {
         .help("if it is a machine of ours from before, its VM is to be deleted; if it is somebody else's, choose other addresses")
 }
 
+/// The last look before a control plane is sent away: can etcd do without it now? The plan saw to that, but others may have gone
+/// since, and a step that lost an answer is begun anew minutes later.
+pub async fn can_be_spared(site: &Site, address: Ipv4Addr) -> Result<(), Failure> {
+    if site.control_planes.len() < 2 || !site.control_planes.contains(&address) {
+        return Ok(());
+    }
+    let own = site.node(address)?;
+    if own.has_etcd_data().await.is_ok_and(|data| !data) {
+        return Ok(());
+    }
+    let voters: Vec<_> = members(site, &own, address).await?;
+    let own_url = format!("//{address}:");
+    if voters.len() < 2
+        || !voters
+            .iter()
+            .any(|voter| voter.peer_urls.iter().any(|url| url.contains(&own_url)))
+    {
+        return Ok(());
+    }
+    let healthy = join_all(others(site, address).map(|other| has_healthy_etcd(site, other))).await;
+    let healthy = healthy.into_iter().filter(|healthy| *healthy).count();
+    if healthy > voters.len() / 2 {
+        return Ok(());
+    }
+    Err(Failure::changed(format!("etcd cannot do without {address} now"))
+        .why(format!("{healthy} of its {} voters are healthy beside it", voters.len())))
+}
+
+fn others(site: &Site, address: Ipv4Addr) -> impl Iterator<Item = Ipv4Addr> {
+    site.control_planes.iter().copied().filter(move |other| *other != address)
+}
+
+/// The voters, as the machine itself or else the first of the others tells.
+async fn members(site: &Site, own: &Node, address: Ipv4Addr) -> Result<Vec<talos_api::EtcdMember>, Failure> {
+    let mut told = own.etcd_members().await;
+    for other in others(site, address) {
+        if told.is_ok() {
+            break;
+        }
+        told = site.node(other)?.etcd_members().await;
+    }
+    match told {
+        Ok(members) => Ok(members.into_iter().filter(|member| !member.learner).collect()),
+        Err(error) => Err(Failure::changed("no control plane lists the members of etcd").why(why_no_answer(&error))),
+    }
+}
+
+async fn has_healthy_etcd(site: &Site, address: Ipv4Addr) -> bool {
+    let Ok(node) = site.node(address) else { return false };
+    let services = node.services().await.unwrap_or_default();
+    services.iter().any(|service| service.id == "etcd" && service.is_healthy())
+}
+
 /// Applies a changed config, and waits for the restart if there is one.
 pub async fn reconfigure(
     site: &Site,
@@ -135,6 +189,9 @@ pub async fn reconfigure(
         return Ok(());
     }
     let before = node.boot_id().await?;
+    if how == Apply::Reboot {
+        can_be_spared(site, address).await?;
+    }
     let mode = match how {
         Apply::Live => Mode::NoReboot,
         Apply::Reboot => Mode::Auto,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,6 +16,8 @@ use crate::stage::Stage;
 
 /// More than any run has use for: a loop without a pause shows here.
 pub const REQUESTS_PER_MINUTE: u64 = 3000;
+/// What others did so short a time ago cannot be known by who acts.
+const LOOK_AND_ACT: Duration = Duration::from_secs(15);
 const SHORTEST_SECRET: usize = 16;
 
 /// Watches every request and every effect, and remembers what was wrong.
@@ -39,6 +42,8 @@ struct Memory {
     leaving: BTreeSet<u32>,
     /// VMIDs of ours that somebody else has.
     intruders: BTreeSet<u32>,
+    /// When somebody else last did harm.
+    harmed: Option<Instant>,
     /// Locked by a backup.
     backups: BTreeSet<u32>,
     started: BTreeSet<u32>,
@@ -108,6 +113,11 @@ impl Watch {
 
     pub fn intruders_gone(&self) -> BTreeSet<u32> {
         std::mem::take(&mut self.lock().intruders)
+    }
+
+    /// Somebody else does harm.
+    pub fn harmed(&self) {
+        self.lock().harmed = Some(Instant::now());
     }
 
     pub fn is_backed_up(&self, vmid: u32) {
@@ -250,7 +260,11 @@ impl Watch {
 
     /// A machine that etcd cannot do without is not sent away by us, unless everything goes.
     fn no_quorum_lost(&self, what: &str, vmid: u32, etcd: Option<Standing>) {
-        if etcd.is_some_and(|standing| standing.is_decisive()) && !self.lock().may_remove {
+        let memory = self.lock();
+        let unknowable = memory.harmed.is_some_and(|at| at.elapsed() < LOOK_AND_ACT);
+        let may = memory.may_remove || unknowable;
+        drop(memory);
+        if etcd.is_some_and(|standing| standing.is_decisive()) && !may {
             self.wrong(format!("{what} of {vmid}, without which etcd has no majority: {etcd:?}"));
         }
     }

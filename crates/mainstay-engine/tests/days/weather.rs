@@ -231,7 +231,9 @@ pub async fn trouble(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl
             return told;
         }
         sleep(pause).await;
+        watch.harmed();
         let act = strike(stage, field, watch, rng).await;
+        watch.harmed();
         told.push(act);
     }
 }

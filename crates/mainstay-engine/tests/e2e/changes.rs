@@ -81,6 +81,21 @@ fn more_memory_and_a_larger_disk_reach_the_machine() {
 }
 
 #[test]
+fn a_disk_that_grew_without_its_config_is_measured_again() {
+    on_stage(11, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(ONE_AND_ONE).await);
+        // As a growth leaves it that lost its quorum between the volume and the config.
+        let lab = stage.world.datacenter().lab();
+        let disk = stage.world.datacenter().inspect().vms[&3000].config["scsi0"].clone();
+        assert!(disk.contains("size=20G"), "{disk}");
+        lab.set_config(3000, "scsi0", &disk.replace("size=20G", "size=4G"));
+        let report = settled(stage, stage.up(ONE_AND_ONE).await);
+        assert!(report.rounds <= 2, "{}", report.rounds);
+        assert_eq!(stage.world.datacenter().inspect().vms[&3000].config["scsi0"], disk);
+    });
+}
+
+#[test]
 fn nodes_without_a_cni_are_settled_although_they_are_not_ready() {
     on_stage(14, WorldSpec::default(), async |stage| {
         let bare = format!("{ONE_AND_ONE}cni: none\n");
