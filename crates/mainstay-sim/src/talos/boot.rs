@@ -10,6 +10,7 @@ use super::config::{Config, Judge, MachineType, validate};
 use super::node::{Ending, Node};
 use super::resources::{self, Stage};
 use super::services::{Service, ServiceState};
+use super::site::Room;
 use super::{disk, etcd_service, kubelet, vip};
 
 /// Lives until the node ends; the caller drops this future then.
@@ -432,8 +433,6 @@ async fn drain(node: &Arc<Node>) {
     }
 }
 
-const TRUSTD_RETRY: Duration = Duration::from_secs(10);
-
 /// The config of a control plane whose trustd this worker reaches, found by the cluster's endpoint or by discovery.
 async fn trusted(node: &Arc<Node>, config: &Config) -> Arc<Config> {
     let Some(room) = node.room() else {
@@ -446,9 +445,7 @@ async fn trusted(node: &Arc<Node>, config: &Config) -> Arc<Config> {
             node.pass(node.site.timing.trustd_answer).await;
             return found;
         }
-        // Asked again and again too: a network that is mended, or a port that is opened, tells nobody.
-        let retry = node.site.pace.scale(TRUSTD_RETRY);
-        let _ = tokio::time::timeout(retry, changed.changed()).await;
+        Room::stirs(&mut changed, node.site.pace).await;
     }
 }
 

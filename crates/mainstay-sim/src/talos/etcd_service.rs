@@ -9,6 +9,7 @@ use super::etcd::{EtcdCluster, EtcdError};
 use super::node::{BootstrapRequest, EtcdState, Node};
 use super::resources;
 use super::services::ServiceState;
+use super::site::Room;
 use super::snapshot;
 use crate::kube::store::Store;
 
@@ -70,7 +71,7 @@ async fn find_data(node: &Arc<Node>) -> Option<EtcdData> {
                 tokio::select! {
                     biased;
                     () = node.until(|node| node.bootstrap_request().is_some()) => {}
-                    _ = changed.changed() => {}
+                    () = Room::stirs(&mut changed, node.site.pace) => {}
                 }
             }
             // Somebody else is joining, or there is no leader right now: try again.

@@ -297,9 +297,7 @@ async fn api(node: &Arc<Node>, ready: impl Fn(&Store) -> bool) -> Arc<EtcdCluste
         if let Some(cluster) = reachable_api(node).filter(|cluster| ready(&cluster.store)) {
             return cluster;
         }
-        if changed.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        Room::stirs(&mut changed, node.site.pace).await;
     }
 }
 

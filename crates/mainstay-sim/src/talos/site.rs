@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 use mainstay_net::{Entropy, Network, SimNet, Wall};
 use pve_sim::guest::Pace;
@@ -33,7 +34,7 @@ pub(crate) struct Site {
     witness: Mutex<Option<Arc<dyn Witness>>>,
 }
 
-const REMEMBERED: std::time::Duration = std::time::Duration::from_secs(60);
+const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// Bad days of one machine, by VM name; changed while it runs.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -68,10 +69,18 @@ pub(crate) struct Room {
     pulse: watch::Sender<u64>,
 }
 
+/// How often a node asks again what it could not reach.
+const ASKED_AGAIN: Duration = Duration::from_secs(10);
+
 impl Room {
     /// Wakes when a node of this cluster has changed in a way that others wait for.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.pulse.subscribe()
+    }
+
+    /// Waits for a change, or for the time to ask again: a network that is mended, or a port that is opened, tells nobody.
+    pub async fn stirs(changed: &mut watch::Receiver<u64>, pace: Pace) {
+        let _ = tokio::time::timeout(pace.scale(ASKED_AGAIN), changed.changed()).await;
     }
 
     pub fn beat(&self) {
