@@ -281,14 +281,14 @@ async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Outcome {
     let work = execute(plan, run.site, &limits, &run.events, &run.stop);
     let carrier = run
         .secrets
-        .and_then(|secrets| Carrier::of(plan, observed, derive::cluster_id(secrets)));
+        .and_then(|secrets| Carrier::of(plan, observed, derive::cluster_id(secrets), &run.holder, run.despite_lease));
     let Some(carrier) = carrier else {
         return work.await;
     };
     let outcome = tokio::select! {
         biased;
         outcome = work => outcome,
-        () = lease::keep(run.site, &limits, &carrier, &run.holder) => unreachable!("a lease is kept until the work ends"),
+        () = lease::keep(run.site, &limits, &carrier) => unreachable!("a lease is kept until the work ends"),
     };
     lease::release(run.site, &limits, &carrier).await;
     outcome

@@ -38,11 +38,14 @@ pub fn held_by_another(observed: &Observed, cluster_id: Uuid, holder: &Holder, n
 pub struct Carrier {
     vm: VmRef,
     cluster_id: Uuid,
+    holder: Holder,
+    /// The lease of somebody else is no reason to stop.
+    takes_over: bool,
 }
 
 impl Carrier {
     /// The machine with the lowest VMID that is ours beyond doubt and stays; in a new cluster, the first that will be.
-    pub fn of(plan: &Plan, observed: &Observed, cluster_id: Uuid) -> Option<Self> {
+    pub fn of(plan: &Plan, observed: &Observed, cluster_id: Uuid, holder: &Holder, takes_over: bool) -> Option<Self> {
         let vms = observed.vms.yes()?.values();
         let mut ours = vms.filter(|vm| matches!(ownership(vm, cluster_id, None), Ownership::Ours(_)));
         let there = ours.next().map(|vm| VmRef {
@@ -58,7 +61,22 @@ impl Carrier {
             Some(vm) => vm,
             None => first_claimed(plan)?,
         };
-        Some(Self { vm, cluster_id })
+        Some(Self {
+            vm,
+            cluster_id,
+            holder: holder.clone(),
+            takes_over,
+        })
+    }
+
+    /// Whether this mark is of our cluster, and its lease ours to write. Of two who began at once the first to write goes on; the
+    /// other is told so in its next round.
+    fn may_write(&self, mark: &Mark, now: Timestamp) -> bool {
+        let taken = mark
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.holds(now) && lease.who != self.holder.0);
+        mark.cluster_id == self.cluster_id && (self.takes_over || !taken)
     }
 }
 
@@ -71,12 +89,12 @@ fn first_claimed(plan: &Plan) -> Option<VmRef> {
 }
 
 /// Renews the lease as long as it is polled. Never ends by itself; what goes wrong is nobody's reason to stop.
-pub async fn keep(site: &Site, limits: &Limits, carrier: &Carrier, holder: &Holder) {
+pub async fn keep(site: &Site, limits: &Limits, carrier: &Carrier) {
     let since = site.env.wall.now();
     loop {
         let until = site.env.wall.now() + LASTS;
         let lease = Lease {
-            who: holder.0.clone(),
+            who: carrier.holder.0.clone(),
             since,
             until,
         };
@@ -98,7 +116,8 @@ async fn write(site: &Site, limits: &Limits, carrier: &Carrier, lease: Option<Le
     let config = site.pve.call(qemu::config(&host, vmid)).await?;
     let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
     let after = with_lease(before, lease);
-    let ours = Mark::parse(before).is_some_and(|mark| mark.cluster_id == carrier.cluster_id);
+    let now = site.env.wall.now();
+    let ours = Mark::parse(before).is_some_and(|mark| carrier.may_write(&mark, now));
     if after == before || !ours {
         return Ok(());
     }

@@ -585,19 +585,20 @@ fn prove(machine: &str, vm: &VmRef, uuid: Uuid, config: &VmConfig) -> Result<(),
     }
 }
 
-/// Destroys a disk that no VM refers to.
+/// Destroys a disk that no VM refers to, and that nobody makes right now: names are given again as soon as they are free.
 pub async fn delete_volume(site: &Site, at: &StorageAt, volume: &str) -> Result<(), Failure> {
     let (host, volid): (pve_api::Host, Volid) = (named(&at.host)?, named(volume)?);
     if let Some(owner) = volid.owner()
         && let Some(place) = Place::find(site, owner).await?
-        && site
-            .pve
-            .call(qemu::config(&place.host, place.vmid))
-            .await?
-            .volumes()
-            .contains(&volid)
     {
-        return Err(Failure::changed(format!("{volume} belongs to VM {owner} now")));
+        let tasks = running_tasks(site, &place).await?;
+        let config = site.pve.call(qemu::config(&place.host, place.vmid)).await?;
+        if config.volumes().contains(&volid) {
+            return Err(Failure::changed(format!("{volume} belongs to VM {owner} now")));
+        }
+        if let Some(task) = tasks.first() {
+            return Err(Failure::changed(format!("{} works on VM {owner}", task.kind())));
+        }
     }
     match site.pve.call(storage::delete(&host, &volid)).await {
         Ok(Some(upid)) => follow(site, "volume.delete", volume, &upid).await,
