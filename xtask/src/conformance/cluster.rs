@@ -43,6 +43,7 @@ pub fn check(tools: &Tools) -> Result<Verdict> {
     desk.talos()?;
     desk.kubernetes()?;
     desk.reboot()?;
+    desk.reset()?;
     desk.mainstay(&["down", "--yes", "--name", "demo", "--plain"])?
         .good("mainstay down")?;
     Ok(Verdict::Passed)
@@ -149,6 +150,35 @@ impl Desk {
             "talosctl reboot saw no new boot: {}",
             told.trim()
         );
+        Ok(())
+    }
+
+    /// A second bootstrap is refused. A worker is wiped, comes back without a config, gets it again by hand, and is a node as before.
+    #[expect(clippy::disallowed_methods, reason = "nothing else runs in here meanwhile")]
+    fn reset(&self) -> Result<()> {
+        let again = self.talosctl(CONTROL_PLANE, &["bootstrap"])?;
+        ensure!(
+            again.err.contains("AlreadyExists"),
+            "talosctl bootstrap: {}",
+            again.err.trim()
+        );
+        self.mainstay(&["config", "--out", "configs"])?.good("mainstay config")?;
+        let wipe = ["--system-labels-to-wipe", "STATE", "--system-labels-to-wipe", "EPHEMERAL"];
+        let words = [&["reset", "--graceful=false", "--reboot", "--wait=false"][..], &wipe].concat();
+        self.talosctl(WORKER, &words)?.good("talosctl reset")?;
+        let apply = ["apply-config", "--insecure", "--file", "configs/demo-worker-1.yaml"];
+        // Refused while the machine still runs as before, and while it boots.
+        let mut last = self.talosctl(WORKER, &apply)?;
+        for _ in 0..60 {
+            if last.code == Some(0) {
+                break;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+            last = self.talosctl(WORKER, &apply)?;
+        }
+        last.good("talosctl apply-config --insecure")?;
+        self.talosctl(CONTROL_PLANE, &["health", "--server=false", "--wait-timeout", "90s"])?
+            .good("talosctl health after a reset")?;
         Ok(())
     }
 
