@@ -10,7 +10,7 @@ use super::watch::Watch;
 use super::weather::Field;
 use crate::stage::Stage;
 
-/// One of ours on which no task works (an administrator's tools wait for those), and whether it is a worker.
+/// One of ours on which no task works: an administrator's tools wait for those.
 fn idle_machine(stage: &Stage, field: &Field, rng: &mut impl Rng) -> Option<u32> {
     let now = stage.world.datacenter().inspect();
     let busy = |vmid: &u32| {
