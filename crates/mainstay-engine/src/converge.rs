@@ -1,6 +1,6 @@
 //! The loop: look, plan, do, look again, until nothing is left to do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::derive;
-use crate::event::{Event, Events};
+use crate::event::{Event, Events, StepEvent};
 use crate::execute::{Outcome, execute};
 use crate::failure::{Failure, Kind};
 use crate::lease::{self, Carrier, Holder};
@@ -187,7 +187,7 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
             approved = Some(removals);
         }
         run.events.tell(Event::Planned(plan.clone()));
-        let outcome = carry_out(run, &plan, &observed).await;
+        let outcome = carry_out(run, &plan, &observed).await?;
         done += outcome.done.len();
         if outcome.stopped {
             return Err(RunError::Stopped {
@@ -275,23 +275,47 @@ fn check_lease(run: &Run<'_>, observed: &Observed) -> Result<(), RunError> {
     }
 }
 
-/// Executes, with the lease renewed meanwhile on a machine that stays.
-async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Outcome {
+/// Executes, with the lease taken before and renewed meanwhile. Nothing new is begun once somebody else has it.
+async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Result<Outcome, RunError> {
     let limits = Limits::new(shared_storages(observed));
-    let work = execute(plan, run.site, &limits, &run.events, &run.stop);
-    let carrier = run
-        .secrets
-        .and_then(|secrets| Carrier::of(plan, observed, derive::cluster_id(secrets), &run.holder, run.despite_lease));
-    let Some(carrier) = carrier else {
-        return work.await;
+    let stop = run.stop.child_token();
+    let work = execute(plan, run.site, &limits, &run.events, &stop);
+    let Some(carrier) = Carrier::of(plan, run, observed) else {
+        return Ok(work.await);
     };
+    match lease::take(run.site, &limits, &carrier).await {
+        Ok(None) => {}
+        Ok(Some(taken)) => return Err(RunError::Leased(taken)),
+        Err(failure) if plan.is_disruptive() => return Ok(without_lease(run, plan, failure)),
+        Err(failure) => run.events.note(format!("the lease could not be written: {failure}")),
+    }
+    tokio::pin!(work);
     let outcome = tokio::select! {
         biased;
-        outcome = work => outcome,
-        () = lease::keep(run.site, &limits, &carrier) => unreachable!("a lease is kept until the work ends"),
+        outcome = &mut work => outcome,
+        taken = lease::keep(run.site, &limits, &carrier) => {
+            stop.cancel();
+            work.await;
+            return Err(RunError::Leased(taken));
+        }
     };
     lease::release(run.site, &limits, &carrier).await;
-    outcome
+    Ok(outcome)
+}
+
+/// Nothing was done, since what would take something down or away needs the lease.
+fn without_lease(run: &Run<'_>, plan: &Plan, failure: Failure) -> Outcome {
+    let why = Arc::new(failure.why("whoever takes something down or away holds the lease first, so that two never do at once"));
+    let failed: BTreeMap<_, _> = plan.disruptive().map(|step| (step.id, why.clone())).collect();
+    for id in failed.keys() {
+        let now = StepEvent::Failed { took: Duration::ZERO, why: why.clone() };
+        run.events.tell(Event::Step { id: *id, now });
+    }
+    Outcome {
+        left: plan.steps.len() - failed.len(),
+        failed,
+        ..Outcome::default()
+    }
 }
 
 fn shared_storages(observed: &Observed) -> BTreeSet<String> {

@@ -1,13 +1,16 @@
-//! Who works on the cluster: a line in the mark of its first machine, for people to see. Correctness never rests on it, since a lease
-//! cannot be written exactly when things break.
+//! Who works on the cluster: a line in the mark of its first machine. It is taken before anything is done to a cluster that is there,
+//! and whoever would take something down or away does not begin without it: two who each spare one control plane spare none. What makes
+//! things does without, since a lease cannot be written exactly when things break.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_plan::{Action, Lease, Mark, Observed, Ownership, Plan, VmRef, ownership, with_lease};
+use mainstay_plan::{Action, Lease, Mark, Observed, Ownership, Plan, Vm, VmRef, ownership, with_lease};
 use pve_api::{Description, qemu};
 use uuid::Uuid;
 
+use crate::converge::Run;
+use crate::derive;
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::site::Site;
@@ -17,6 +20,8 @@ const LASTS: Duration = Duration::from_secs(120);
 const RENEWED: Duration = Duration::from_secs(45);
 /// The machine that is to carry it may be a moment from being made.
 const TRIED_AGAIN: Duration = Duration::from_secs(2);
+/// How often it is tried to take it: each time somebody else may have edited the machine in between.
+const ATTEMPTS: u32 = 5;
 
 /// Who asks: `user@machine`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,46 +42,50 @@ pub fn held_by_another(observed: &Observed, cluster_id: Uuid, holder: &Holder, n
 /// The machine that carries the lease of a cluster.
 pub struct Carrier {
     vm: VmRef,
+    /// Else it is yet to be made.
+    is_there: bool,
     cluster_id: Uuid,
     holder: Holder,
     /// The lease of somebody else is no reason to stop.
     takes_over: bool,
+    since: Timestamp,
 }
 
 impl Carrier {
-    /// The machine with the lowest VMID that is ours beyond doubt and stays; in a new cluster, the first that will be.
-    pub fn of(plan: &Plan, observed: &Observed, cluster_id: Uuid, holder: &Holder, takes_over: bool) -> Option<Self> {
+    /// The machine with the lowest VMID that is ours beyond doubt and can be written on, better one that stays; in a new cluster, the
+    /// first that will be.
+    pub fn of(plan: &Plan, run: &Run<'_>, observed: &Observed) -> Option<Self> {
+        let cluster_id = derive::cluster_id(run.secrets?);
         let vms = observed.vms.yes()?.values();
-        let mut ours = vms.filter(|vm| matches!(ownership(vm, cluster_id, None), Ownership::Ours(_)));
-        let there = ours.next().map(|vm| VmRef {
+        let is_free = |vm: &&Vm| vm.config.yes().is_some_and(|config| config.lock.is_none());
+        let ours = vms.filter(|vm| matches!(ownership(vm, cluster_id, None), Ownership::Ours(_)));
+        let goes = |vm: &Vm| plan.removals().any(|step| step.action.vm().is_some_and(|gone| gone.vmid == vm.vmid));
+        let there = ours.filter(is_free).min_by_key(|vm| (goes(vm), vm.vmid)).map(|vm| VmRef {
             host: vm.host.clone(),
             vmid: vm.vmid,
         });
-        let goes = |vm: &VmRef| {
-            plan.removals()
-                .any(|step| step.action.vm().is_some_and(|gone| gone.vmid == vm.vmid))
-        };
-        let vm = match there {
-            Some(vm) if goes(&vm) => return None,
-            Some(vm) => vm,
-            None => first_claimed(plan)?,
-        };
         Some(Self {
-            vm,
+            is_there: there.is_some(),
+            vm: there.or_else(|| first_claimed(plan))?,
             cluster_id,
-            holder: holder.clone(),
-            takes_over,
+            holder: run.holder.clone(),
+            takes_over: run.despite_lease,
+            since: run.site.env.wall.now(),
         })
     }
 
-    /// Whether this mark is of our cluster, and its lease ours to write. Of two who began at once the first to write goes on; the
-    /// other is told so in its next round.
-    fn may_write(&self, mark: &Mark, now: Timestamp) -> bool {
-        let taken = mark
-            .lease
-            .as_ref()
-            .is_some_and(|lease| lease.holds(now) && lease.who != self.holder.0);
-        mark.cluster_id == self.cluster_id && (self.takes_over || !taken)
+    /// The lease of somebody else that this mark carries, if we may not write over it.
+    fn taken(&self, mark: &Mark, now: Timestamp) -> Option<Lease> {
+        let another = |lease: &&Lease| lease.holds(now) && lease.who != self.holder.0;
+        mark.lease.as_ref().filter(another).filter(|_| !self.takes_over).cloned()
+    }
+
+    fn lease(&self, now: Timestamp) -> Lease {
+        Lease {
+            who: self.holder.0.clone(),
+            since: self.since,
+            until: now + LASTS,
+        }
     }
 }
 
@@ -88,19 +97,39 @@ fn first_claimed(plan: &Plan) -> Option<VmRef> {
     claims.filter_map(|step| step.action.vm().cloned()).min_by_key(|vm| vm.vmid)
 }
 
-/// Renews the lease as long as it is polled. Never ends by itself; what goes wrong is nobody's reason to stop.
-pub async fn keep(site: &Site, limits: &Limits, carrier: &Carrier) {
-    let since = site.env.wall.now();
-    loop {
-        let until = site.env.wall.now() + LASTS;
-        let lease = Lease {
-            who: carrier.holder.0.clone(),
-            since,
-            until,
-        };
-        let written = write(site, limits, carrier, Some(lease)).await;
-        tokio::time::sleep(if written.is_ok() { RENEWED } else { TRIED_AGAIN }).await;
+/// Takes the lease, before anything is done. `Some`: somebody else was faster. Nothing to take where no machine is yet.
+pub async fn take(site: &Site, limits: &Limits, carrier: &Carrier) -> Result<Option<Lease>, Failure> {
+    if !carrier.is_there {
+        return Ok(None);
     }
+    for _ in 1..ATTEMPTS {
+        if let Ok(taken) = renew(site, limits, carrier).await {
+            return Ok(taken);
+        }
+        tokio::time::sleep(site.jitter(TRIED_AGAIN)).await;
+    }
+    renew(site, limits, carrier).await
+}
+
+/// Renews the lease as long as it is polled. Ends when somebody else has it.
+pub async fn keep(site: &Site, limits: &Limits, carrier: &Carrier) -> Lease {
+    if carrier.is_there {
+        tokio::time::sleep(RENEWED).await;
+    }
+    loop {
+        let pause = match renew(site, limits, carrier).await {
+            Ok(Some(taken)) => return taken,
+            Ok(None) => RENEWED,
+            // It may be one that goes.
+            Err(_) if carrier.is_there => RENEWED / 4,
+            Err(_) => TRIED_AGAIN,
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn renew(site: &Site, limits: &Limits, carrier: &Carrier) -> Result<Option<Lease>, Failure> {
+    write(site, limits, carrier, Some(carrier.lease(site.env.wall.now()))).await
 }
 
 /// Takes the lease off.
@@ -108,18 +137,22 @@ pub async fn release(site: &Site, limits: &Limits, carrier: &Carrier) {
     let _ = write(site, limits, carrier, None).await;
 }
 
-/// Compare-and-set on what was just read: an edit by somebody else in between wins.
-async fn write(site: &Site, limits: &Limits, carrier: &Carrier, lease: Option<Lease>) -> Result<(), Failure> {
+/// Compare-and-set on what was just read: an edit by somebody else in between wins. `Some`: the lease is somebody else's.
+async fn write(site: &Site, limits: &Limits, carrier: &Carrier, lease: Option<Lease>) -> Result<Option<Lease>, Failure> {
     let vm = &carrier.vm;
     let _slot = limits.vm(vm.vmid).await;
     let (host, vmid) = (crate::act::named(&vm.host)?, crate::act::named(vm.vmid)?);
     let config = site.pve.call(qemu::config(&host, vmid)).await?;
     let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
+    let Some(mark) = Mark::parse(before).filter(|mark| mark.cluster_id == carrier.cluster_id) else {
+        return Err(Failure::changed(format!("{vm} lost its mark")));
+    };
+    if let Some(taken) = carrier.taken(&mark, site.env.wall.now()) {
+        return Ok(Some(taken));
+    }
     let after = with_lease(before, lease);
-    let now = site.env.wall.now();
-    let ours = Mark::parse(before).is_some_and(|mark| carrier.may_write(&mark, now));
-    if after == before || !ours {
-        return Ok(());
+    if after == before {
+        return Ok(None);
     }
     let mut change = qemu::Change {
         digest: config.digest,
@@ -127,5 +160,5 @@ async fn write(site: &Site, limits: &Limits, carrier: &Carrier, lease: Option<Le
     };
     change.set.description = Some(crate::act::named(&after)?);
     site.pve.call(qemu::set(&host, vmid, &change)).await?;
-    Ok(())
+    Ok(None)
 }

@@ -55,7 +55,7 @@ impl fmt::Display for ShapeDigest {
     }
 }
 
-/// Who works on the cluster. Advice for people: correctness never rests on it.
+/// Who works on the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// `user@machine`, without blanks.

@@ -74,6 +74,16 @@ impl Plan {
         self.steps.iter().filter(|step| step.action.removes())
     }
 
+    /// The steps that take something down or away.
+    pub fn disruptive(&self) -> impl Iterator<Item = &Step> {
+        let is = |step: &&Step| step.action.removes() || step.action.stops() || step.impact >= Impact::Reboot;
+        self.steps.iter().filter(is)
+    }
+
+    pub fn is_disruptive(&self) -> bool {
+        self.disruptive().next().is_some()
+    }
+
     /// How long it takes when nothing is wrong and everything that may run at once does.
     pub fn expected(&self) -> Duration {
         let mut ends: Vec<Duration> = Vec::with_capacity(self.steps.len());
@@ -252,6 +262,12 @@ impl Draft {
         if !self.plan.held.contains(&held) {
             self.plan.held.push(held);
         }
+    }
+
+    /// The step that gives this VM its disks.
+    pub fn fill_of(&self, vmid: u32) -> Option<StepId> {
+        let fills = |step: &&Step| matches!(&step.action, Action::MachineFill(fill) if fill.vm.vmid == vmid);
+        self.plan.steps.iter().find(fills).map(|step| step.id)
     }
 
     pub fn refuse(&mut self, refusal: Refusal) {

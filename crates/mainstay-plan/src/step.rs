@@ -268,6 +268,11 @@ impl Action {
         )
     }
 
+    /// Ends what runs, if only for a moment.
+    pub fn stops(&self) -> bool {
+        matches!(self, Self::MachineStop { .. } | Self::MachineReboot { .. })
+    }
+
     /// The VM that is acted on.
     pub fn vm(&self) -> Option<&VmRef> {
         match self {
