@@ -5,64 +5,9 @@ mod lab;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lab::{Lab, VIP, in_world, kubernetes_ca, kubernetes_certificate, to_identity, until};
-use mainstay_net::http::{Body, HttpClient, HttpOptions};
-use mainstay_net::{Connector, Trust};
+use lab::kube::{Kube, ready};
+use lab::{Lab, VIP, in_world, until};
 use serde_json::{Value, json};
-
-struct Kube {
-    client: HttpClient,
-    address: String,
-}
-
-impl Kube {
-    fn new(lab: &Lab, address: &str, identity: Option<(&str, &str)>) -> Self {
-        let identity = identity.map(|(name, group)| to_identity(kubernetes_certificate(name, group)));
-        let trust = Trust::Ca {
-            ca_pem: kubernetes_ca(),
-            identity,
-            server_name: None,
-        };
-        let connector = Connector::new(lab.world.dialer(), &trust, lab.world.wall(), Duration::from_secs(5)).unwrap();
-        Self {
-            client: HttpClient::new(connector, HttpOptions::default()),
-            address: address.to_owned(),
-        }
-    }
-
-    fn admin(lab: &Lab, address: &str) -> Self {
-        Self::new(lab, address, Some(("admin", "system:masters")))
-    }
-
-    async fn try_call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Option<(u16, Value)> {
-        let mut request = http::Request::builder()
-            .method(method)
-            .uri(format!("https://{}:6443{path}", self.address));
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let body = if body.is_empty() {
-            Body::empty()
-        } else {
-            Body::from(body.to_owned())
-        };
-        let answer = self
-            .client
-            .send(request.body(body).unwrap(), Duration::from_secs(20))
-            .await
-            .ok()?;
-        let value = serde_json::from_slice(&answer.body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&answer.body)));
-        Some((answer.status.as_u16(), value))
-    }
-
-    async fn call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, Value) {
-        self.try_call(method, path, headers, body).await.expect("an answer")
-    }
-
-    async fn get(&self, path: &str) -> (u16, Value) {
-        self.call("GET", path, &[], "").await
-    }
-}
 
 /// One control plane with a Ready node.
 async fn cluster(lab: &Lab) -> lab::Vm {
@@ -75,12 +20,6 @@ async fn cluster(lab: &Lab) -> lab::Vm {
     })
     .await;
     vm
-}
-
-fn ready(node: &Value) -> bool {
-    node["status"]["conditions"]
-        .as_array()
-        .is_some_and(|list| list.iter().any(|one| one["type"] == "Ready" && one["status"] == "True"))
 }
 
 #[test]
@@ -270,5 +209,167 @@ fn the_node_of_a_dead_machine_turns_unknown_and_comes_back() {
         .await;
         worker.on();
         until(|| async { ready(&kube.get("/api/v1/nodes/w-1").await.1) }).await;
+    });
+}
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+
+fn renewed(lease: &Value) -> jiff::Timestamp {
+    lease["spec"]["renewTime"].as_str().expect("a time").parse().expect("a time")
+}
+
+impl Kube {
+    async fn renewed(&self, node: &str) -> jiff::Timestamp {
+        renewed(&self.get(&format!("{LEASES}/{node}")).await.1)
+    }
+
+    /// Waits until a node is Ready, or until it is not.
+    async fn until_ready(&self, node: &str, wanted: bool) {
+        let path = format!("/api/v1/nodes/{node}");
+        until(|| async { ready(&self.get(&path).await.1) == wanted }).await;
+    }
+}
+
+async fn ready_worker(lab: &Lab, kube: &Kube) -> lab::Vm {
+    let worker = lab.vm("w-1", "10.10.0.21");
+    worker.on();
+    lab.configure("10.10.0.21", &lab::worker("w-1")).await;
+    kube.until_ready("w-1", true).await;
+    worker
+}
+
+fn seconds_between(from: jiff::Timestamp, to: jiff::Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64()
+}
+
+#[test]
+fn a_kubelet_renews_its_lease_every_ten_seconds_while_it_lives() {
+    in_world(|lab: Arc<Lab>| async move {
+        let _first = cluster(&lab).await;
+        let kube = Kube::admin(&lab, "10.10.0.11");
+        let worker = ready_worker(&lab, &kube).await;
+        let (_, before) = kube.get(&format!("{LEASES}/w-1")).await;
+        assert_eq!(before["spec"]["holderIdentity"], "w-1");
+        assert_eq!(before["spec"]["leaseDurationSeconds"], 40);
+        assert_eq!(before["metadata"]["ownerReferences"][0]["name"], "w-1");
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        let (_, after) = kube.get(&format!("{LEASES}/w-1")).await;
+        assert!(
+            (39.9..40.1).contains(&seconds_between(renewed(&before), renewed(&after))),
+            "{before} {after}"
+        );
+        assert_ne!(before["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]);
+        for path in [LEASES, "/apis/coordination.k8s.io/v1/leases"] {
+            let (_, list) = kube.get(path).await;
+            let names: Vec<&str> = list["items"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(|one| one["metadata"]["name"].as_str())
+                .collect();
+            assert_eq!(names, ["cp-1", "w-1"]);
+            assert_eq!(list["items"][1], after, "{path}");
+        }
+        worker.off();
+        let off = lab.world.wall().now();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let last = kube.renewed("w-1").await;
+        assert!((0.0..10.0).contains(&seconds_between(last, off)), "{last} {off}");
+        kube.until_ready("w-1", false).await;
+        let silent = seconds_between(last, lab.world.wall().now());
+        assert!(
+            (50.0..57.0).contains(&silent),
+            "called unreachable {silent} s after its last renewal"
+        );
+        assert_eq!(kube.renewed("w-1").await, last);
+        worker.on();
+        kube.until_ready("w-1", true).await;
+        let again = kube.renewed("w-1").await;
+        assert!(seconds_between(again, lab.world.wall().now()) < 10.0);
+    });
+}
+
+#[test]
+fn renewed_leases_reach_those_who_watch_them() {
+    in_world(|lab: Arc<Lab>| async move {
+        let _first = cluster(&lab).await;
+        let kube = Kube::admin(&lab, "10.10.0.11");
+        let from = kube.get(LEASES).await.1["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let (_, events) = kube
+            .get(&format!("{LEASES}?watch=true&resourceVersion={from}&timeoutSeconds=19"))
+            .await;
+        let text = events.as_str().map_or_else(|| events.to_string(), str::to_owned);
+        let lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("an event"))
+            .collect();
+        assert!((1..=2).contains(&lines.len()), "{text}");
+        assert!(
+            lines
+                .iter()
+                .all(|line| line["type"] == "MODIFIED" && line["object"]["metadata"]["name"] == "cp-1")
+        );
+    });
+}
+
+#[test]
+fn a_node_that_is_cut_off_is_called_unreachable_until_it_is_heard_again() {
+    in_world(|lab: Arc<Lab>| async move {
+        let _first = cluster(&lab).await;
+        let kube = Kube::admin(&lab, "10.10.0.11");
+        let worker = ready_worker(&lab, &kube).await;
+        let control_plane: std::net::IpAddr = "10.10.0.11".parse().unwrap();
+        lab.world.net().partition(worker.address, control_plane);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let last = kube.renewed("w-1").await;
+        assert!(ready(&kube.get("/api/v1/nodes/w-1").await.1), "nobody has noticed yet");
+        kube.until_ready("w-1", false).await;
+        assert_eq!(kube.renewed("w-1").await, last);
+        assert!(ready(&kube.get("/api/v1/nodes/cp-1").await.1), "the other one is heard");
+        lab.world.net().repair();
+        kube.until_ready("w-1", true).await;
+        assert!(kube.renewed("w-1").await > last);
+    });
+}
+
+#[test]
+fn nobody_is_blamed_for_silence_while_there_was_no_api() {
+    in_world(|lab: Arc<Lab>| async move {
+        let _first = cluster(&lab).await;
+        let second = lab.join_control_plane("cp-2", "10.10.0.12").await;
+        let kube = Kube::admin(&lab, "10.10.0.11");
+        kube.until_ready("cp-2", true).await;
+        let _worker = ready_worker(&lab, &kube).await;
+        second.off();
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        second.on();
+        until(|| async {
+            kube.try_call("GET", "/api/v1/nodes/w-1", &[], "")
+                .await
+                .is_some_and(|(code, _)| code == 200)
+        })
+        .await;
+        for _ in 0..60 {
+            assert!(ready(&kube.get("/api/v1/nodes/w-1").await.1));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+}
+
+#[test]
+fn a_lease_goes_with_its_node_unless_the_kubelet_lives() {
+    in_world(|lab: Arc<Lab>| async move {
+        let _first = cluster(&lab).await;
+        let kube = Kube::admin(&lab, "10.10.0.11");
+        let worker = ready_worker(&lab, &kube).await;
+        assert_eq!(kube.call("DELETE", "/api/v1/nodes/w-1", &[], "").await.0, 200);
+        let _ = kube.call("DELETE", &format!("{LEASES}/w-1"), &[], "").await;
+        let (code, lease) = kube.get(&format!("{LEASES}/w-1")).await;
+        assert_eq!((code, &lease["metadata"]["ownerReferences"]), (200, &Value::Null));
+        worker.off();
+        assert_eq!(kube.get(&format!("{LEASES}/w-1")).await.0, 404);
     });
 }

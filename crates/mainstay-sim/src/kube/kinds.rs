@@ -82,6 +82,8 @@ pub(crate) static NODES: Kind = with_status(core("nodes", "node", "Node", false,
 pub(crate) static PODS: Kind = with_status(core("pods", "pod", "Pod", true, &["po"]));
 pub(crate) static NAMESPACES: Kind = with_status(core("namespaces", "namespace", "Namespace", false, &["ns"]));
 pub(crate) static EVENTS: Kind = core("events", "event", "Event", true, &["ev"]);
+/// The namespace of the leases that kubelets renew.
+pub(crate) const NODE_LEASES: &str = "kube-node-lease";
 pub(crate) static LEASES: Kind = in_group("coordination.k8s.io", "v1", ("leases", "lease", "Lease"), true);
 pub(crate) static CONFIG_MAPS: Kind = core("configmaps", "configmap", "ConfigMap", true, &["cm"]);
 pub(crate) static SERVICES: Kind = with_status(core("services", "service", "Service", true, &["svc"]));

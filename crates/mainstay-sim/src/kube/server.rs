@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use mainstay_net::Wall;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::kinds::{self, Kind};
 use super::request::{Options, ResourcePath};
@@ -27,10 +28,18 @@ pub(crate) struct User {
     pub groups: Vec<String>,
 }
 
+/// The leases of kubelets, which are written when somebody looks.
+pub(crate) struct Leases {
+    pub write: Box<dyn Fn() + Send + Sync>,
+    /// How often somebody looks who watches them.
+    pub glance: Duration,
+}
+
 /// One API server: it lives on a control plane and reads its objects from that node's etcd.
 pub(crate) struct ApiServer {
     /// `None` while the local etcd has no quorum.
     pub store: Box<dyn Fn() -> Option<Arc<Store>> + Send + Sync>,
+    pub leases: Arc<Leases>,
     /// `v1.36.4`
     pub version: String,
     pub address: String,
@@ -102,6 +111,9 @@ impl ApiServer {
                 );
             }
         };
+        if shows_kubelet_leases(&at) {
+            (self.leases.write)();
+        }
         let call = Call {
             server: self,
             store,
@@ -126,6 +138,14 @@ impl ApiServer {
             ),
         }
     }
+}
+
+fn shows_kubelet_leases(at: &ResourcePath) -> bool {
+    *at.kind == kinds::LEASES
+        && at
+            .namespace
+            .as_deref()
+            .is_none_or(|namespace| namespace == kinds::NODE_LEASES)
 }
 
 fn text(request: &axum::extract::Request, name: &header::HeaderName) -> String {
@@ -515,6 +535,7 @@ impl Call<'_> {
             options: self.options.clone(),
             table: self.wants_table(),
             wall: self.server.wall,
+            leases: shows_kubelet_leases(at).then(|| Arc::clone(&self.server.leases)),
         };
         let mut first = String::new();
         if begin.is_none() {
@@ -563,6 +584,8 @@ struct WatchEvents {
     options: Options,
     table: bool,
     wall: Wall,
+    /// For those who watch the leases of kubelets.
+    leases: Option<Arc<Leases>>,
 }
 
 impl WatchEvents {
@@ -593,7 +616,7 @@ impl WatchEvents {
         let deadline = self
             .options
             .timeout_seconds
-            .map(|seconds| tokio::time::Instant::now() + Duration::from_secs(seconds));
+            .map(|seconds| Instant::now() + Duration::from_secs(seconds));
         let moved = store.watch_revision();
         futures::stream::unfold(
             (self, store, moved, Some(first), from),
@@ -604,6 +627,9 @@ impl WatchEvents {
                 let mut from = from;
                 loop {
                     moved.mark_unchanged();
+                    if let Some(leases) = &events.leases {
+                        (leases.write)();
+                    }
                     let (revision, changes) = store.changes(events.kind, events.namespace.as_deref(), from).ok()?;
                     from = revision;
                     let lines: String = changes
@@ -614,14 +640,23 @@ impl WatchEvents {
                     if !lines.is_empty() {
                         return Some((Ok(Bytes::from(lines)), (events, store, moved, None, from)));
                     }
-                    let changed = moved.changed();
-                    match deadline {
-                        Some(deadline) => tokio::time::timeout_at(deadline, changed).await.ok()?.ok()?,
-                        None => changed.await.ok()?,
+                    let glance = events.leases.as_ref().map(|leases| Instant::now() + leases.glance);
+                    tokio::select! {
+                        biased;
+                        changed = moved.changed() => changed.ok()?,
+                        () = reached(deadline) => return None,
+                        () = reached(glance) => {}
                     }
                 }
             },
         )
+    }
+}
+
+async fn reached(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when).await,
+        None => std::future::pending().await,
     }
 }
 

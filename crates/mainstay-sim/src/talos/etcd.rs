@@ -11,6 +11,7 @@ use rand::Rng;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::heartbeat::Heartbeats;
 use super::site::Site;
 use crate::kube::store::Store;
 
@@ -20,6 +21,7 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 pub(crate) struct EtcdCluster {
     state: Mutex<State>,
     pub store: Arc<Store>,
+    pub heartbeats: Heartbeats,
     pulse: watch::Sender<u64>,
     site: Weak<Site>,
     entropy: Entropy,
@@ -104,6 +106,7 @@ impl EtcdCluster {
         let cluster = Arc::new(Self {
             state: Mutex::new(state),
             store: Arc::new(store),
+            heartbeats: Heartbeats::default(),
             pulse: watch::Sender::new(0),
             site: Arc::downgrade(site),
             entropy,
@@ -434,7 +437,7 @@ impl EtcdCluster {
 }
 
 /// A cluster outlives its nodes, so its own tasks belong to none of them. When the world itself ends there is no runtime to run on.
-fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(task);
     }

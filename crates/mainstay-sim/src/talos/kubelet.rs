@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
 use super::etcd::EtcdCluster;
+use super::heartbeat;
 use super::node::{EtcdState, Node};
 use super::objects::{self, Health};
 use super::resources;
@@ -18,11 +19,13 @@ use super::services::ServiceState;
 use super::site::Room;
 use super::tls;
 use crate::kube::kinds;
-use crate::kube::server::{ApiServer, User};
+use crate::kube::server::{ApiServer, Leases, User};
 use crate::kube::store::{Key, Store};
 use crate::pki::{self, Request};
 
 const PORT: u16 = 6443;
+/// How late those who watch leases may see one renewed.
+const GLANCE: Duration = Duration::from_secs(1);
 const KUBELET_VOLUMES: &str = "Waiting for volumes /var/lib, /var/lib/kubelet, /var/log, /var/log/audit, /var/log/containers, /var/log/pods, /var/lib/kubelet/seccomp, /var/lib/kubelet/seccomp/profiles, /var/log/audit/kube, /var/mnt to be mounted, service \"cri\" to be \"up\", time sync, network";
 
 /// The static pods: they follow the node's etcd.
@@ -76,6 +79,9 @@ async fn serve(node: &Arc<Node>) {
         serve_address(node, address).await;
     }
     node.announce();
+    if let Some(room) = node.room() {
+        heartbeat::watch_over(&node.site, &cluster, &room);
+    }
     let manifests = apply_manifests(node, &config, &cluster);
     tokio::join!(manifests, report_static_pods(node, &config), follow_node(node));
     std::future::pending::<()>().await;
@@ -164,12 +170,25 @@ fn router(node: &Arc<Node>, config: &Config) -> Router {
         let (cluster, member) = weak.upgrade()?.etcd()?;
         cluster.leader_of(member).map(|_| Arc::clone(&cluster.store))
     };
+    let weak = Arc::downgrade(node);
+    let write = move || {
+        if let Some(node) = weak.upgrade()
+            && let (Some((cluster, _)), Some(room)) = (node.etcd(), node.room())
+        {
+            heartbeat::write_leases(&node.site, &cluster, &room);
+        }
+    };
+    let leases = Leases {
+        write: Box::new(write),
+        glance: node.site.pace.scale(GLANCE),
+    };
     let address = node
         .address()
         .map(|address| SocketAddr::new(address, PORT).to_string())
         .unwrap_or_default();
     let server = Arc::new(ApiServer {
         store: Box::new(store),
+        leases: Arc::new(leases),
         version: config.apiserver_tag(),
         address,
         wall: node.site.wall,
@@ -313,7 +332,8 @@ async fn register(node: &Arc<Node>) {
     node.pass(if returning { timing.cri } else { timing.node_registers }).await;
     let Some(config) = node.config() else { return };
     objects::register_node(&cluster.store, node, &config, &objects::now(node.site.wall));
-    node.lock().kubelet_node = true;
+    node.lock().registered_in = Some(Arc::downgrade(&cluster));
+    cluster.heartbeats.arrived(node);
     show_node(node, &cluster.store);
     node.announce();
     let settle = node.pass(if returning { timing.cri } else { timing.node_ready });
@@ -347,33 +367,11 @@ async fn follow(node: &Arc<Node>, cluster: Arc<EtcdCluster>) {
     }
 }
 
-/// The cluster a node's kubelet belongs to, for a node without an etcd of its own.
-pub(crate) fn cluster_of(node: &Node, room: Option<&Room>) -> Option<Arc<EtcdCluster>> {
-    let registered = node.is_registered();
-    if !registered {
-        return None;
-    }
-    room?
-        .control_planes()
-        .into_iter()
-        .find_map(|other| other.etcd().map(|(cluster, _)| cluster))
-}
-
-/// The kubelet reports no more. After a while the cluster calls its node unreachable, unless it is back by then.
-pub(crate) fn fell_silent(node: &Node, cluster: &Arc<EtcdCluster>) {
-    if !std::mem::take(&mut node.lock().kubelet_node) {
-        return;
-    }
-    let (name, boot, wall) = (node.hostname(), node.boot_id.clone(), node.site.wall);
-    let grace = node.site.pace.scale(node.site.timing.node_grace);
-    let cluster = Arc::downgrade(cluster);
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(async move {
-            tokio::time::sleep(grace).await;
-            if let Some(cluster) = cluster.upgrade() {
-                objects::set_unknown(&cluster.store, &name, &boot, &objects::now(wall));
-            }
-        });
+/// The kubelet reports no more.
+pub(crate) fn fell_silent(node: &Node) {
+    let cluster = node.lock().registered_in.take();
+    if let Some(cluster) = cluster.and_then(|cluster| cluster.upgrade()) {
+        cluster.heartbeats.stopped(node);
     }
 }
 

@@ -9,6 +9,7 @@ mod disk;
 mod etcd;
 mod etcd_service;
 mod events;
+mod heartbeat;
 mod kinds;
 mod kubelet;
 mod listen;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use mainstay_net::Entropy;
@@ -72,7 +72,8 @@ pub(crate) struct State {
     pub etcd: EtcdState,
     pub bootstrap: Option<BootstrapRequest>,
     pub apiserver: bool,
-    pub kubelet_node: bool,
+    /// Where this boot's kubelet has registered its Node.
+    pub registered_in: Option<Weak<EtcdCluster>>,
     pub room: Option<Arc<Room>>,
     /// A reboot, reset or shutdown is under way.
     pub sequence: Option<Sequence>,
@@ -251,11 +252,9 @@ impl Node {
             state.apiserver = false;
             (std::mem::replace(&mut state.etcd, EtcdState::Idle), state.room.take())
         };
+        super::kubelet::fell_silent(self);
         if let EtcdState::Running { cluster, member } = etcd {
-            super::kubelet::fell_silent(self, &cluster);
             cluster.stop(member);
-        } else if let Some(cluster) = super::kubelet::cluster_of(self, room.as_deref()) {
-            super::kubelet::fell_silent(self, &cluster);
         }
         if let Some(room) = room {
             room.leave(self);
@@ -299,7 +298,7 @@ impl Node {
 
     /// Whether this boot's kubelet has registered its Node.
     pub fn is_registered(&self) -> bool {
-        self.lock().kubelet_node
+        self.lock().registered_in.is_some()
     }
 
     pub fn etcd_state(&self) -> EtcdState {
@@ -580,7 +579,7 @@ impl State {
             etcd: EtcdState::Idle,
             bootstrap: None,
             apiserver: false,
-            kubelet_node: false,
+            registered_in: None,
             room: None,
             sequence: None,
             applying: false,

@@ -153,7 +153,6 @@ pub(crate) fn register_node(store: &Store, node: &Node, config: &Config, now: &s
             taints.push(json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}));
         }
         create(store, &key, object, now);
-        lease(store, &name, now);
         return;
     }
     let _ = store.update(&key, |object| {
@@ -167,10 +166,32 @@ pub(crate) fn register_node(store: &Store, node: &Node, config: &Config, now: &s
     });
 }
 
-fn lease(store: &Store, name: &str, now: &str) {
-    let micro = now.replace('Z', ".000000Z");
-    let object = json!({"spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": micro}});
-    create(store, &Key::new(&kinds::LEASES, "kube-node-lease", name), object, now);
+fn lease_key(node: &str) -> Key {
+    Key::new(&kinds::LEASES, kinds::NODE_LEASES, node)
+}
+
+/// A lease as its kubelet renewed it; made anew if it is not there.
+pub(crate) fn renew_lease(store: &Store, node: &str, renewed: jiff::Timestamp, now: &str) {
+    let renewed = json!(renewed.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string());
+    let key = lease_key(node);
+    let written = store.update(&key, |lease| {
+        lease["spec"]["renewTime"] = renewed.clone();
+        Ok(())
+    });
+    if written.is_ok() {
+        return;
+    }
+    let mut object = json!({"spec": {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": renewed}});
+    if let Some(owner) = store.get(&Key::new(&kinds::NODES, "", node)) {
+        object["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "Node", "name": node, "uid": owner["metadata"]["uid"]}]);
+    }
+    create(store, &key, object, now);
+}
+
+/// A lease goes with its Node.
+pub(crate) fn delete_lease(store: &Store, node: &str) {
+    let _ = store.delete(&lease_key(node));
 }
 
 struct NodeFacts {

@@ -167,6 +167,7 @@ async fn stop_pods(node: &Arc<Node>, order: &Order) {
             "Sending SIGTERM to task kubelet (PID 351, container kubelet)",
         );
         node.set_service("kubelet", ServiceState::Finished, "Service finished successfully");
+        super::kubelet::fell_silent(node);
     }
     node.pass(pods * 3 / 4).await;
     node.task_event(task, false, actor);
@@ -209,7 +210,6 @@ async fn stop_services(node: &Arc<Node>, actor: &str) {
             cluster.release(vip, member);
         }
         cluster.stop(member);
-        super::kubelet::fell_silent(node, &cluster);
     }
     node.lock().apiserver = false;
     for service in ["kubelet", "etcd", "trustd", "cri"] {
