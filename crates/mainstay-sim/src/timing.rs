@@ -24,6 +24,9 @@ pub struct Timing {
     /// From an accepted config until the API answers with the cluster's certificate.
     #[serde(deserialize_with = "seconds")]
     pub apid_restart: Duration,
+    /// The same on a machine that boots with its config: apid starts from nothing.
+    #[serde(deserialize_with = "seconds")]
+    pub apid_start: Duration,
     #[serde(deserialize_with = "seconds")]
     pub cri: Duration,
     #[serde(deserialize_with = "seconds")]
@@ -46,6 +49,9 @@ pub struct Timing {
     /// From healthy etcd until the API server serves.
     #[serde(deserialize_with = "seconds")]
     pub apiserver: Duration,
+    /// From the first API server of a new cluster until KubePrism has seen it healthy.
+    #[serde(deserialize_with = "seconds")]
+    pub kubeprism: Duration,
     /// From a serving API server until the bootstrap manifests are in it.
     #[serde(deserialize_with = "seconds")]
     pub manifests: Duration,
@@ -98,8 +104,9 @@ impl Default for Timing {
             image_download: ms(12_000),
             firmware: ms(5_000),
             kernel: ms(9_000),
-            initialize: ms(1_000),
+            initialize: ms(1_900),
             apid_restart: ms(300),
+            apid_start: ms(1_200),
             cri: ms(1_000),
             image_pull: ms(1_300),
             kubelet_healthy: ms(1_900),
@@ -110,6 +117,7 @@ impl Default for Timing {
             etcd_promotion: ms(500),
             etcd_election: ms(1_500),
             apiserver: ms(18_000),
+            kubeprism: ms(50_000),
             manifests: ms(55_000),
             node_registers: ms(20_000),
             node_ready: ms(11_000),

@@ -17,7 +17,7 @@ pools:
   control-plane: { count: 1, cpu: 2, memory: 4GiB, disk: 20GiB, addresses: 10.0.0.11+, vmids: 2000+ }
 ";
 
-const QUICK: &str = "guests: { timing: { firmware: 0.1, kernel: 0.1, initialize: 0.1, apid-restart: 0.1 } }\n";
+const QUICK: &str = "guests: { timing: { firmware: 0.1, kernel: 0.1, initialize: 0.1, apid-restart: 0.1, apid-start: 0.1 } }\n";
 
 async fn listed(pve: &Client, vmid: Vmid) -> RunState {
     let all = pve.call(cluster::resources(None)).await.expect("a list");

@@ -395,13 +395,19 @@ async fn apid(node: Arc<Node>, config: Arc<Config>) {
     } else {
         trusted(&node, &config).await
     };
-    node.pass(node.site.timing.apid_restart).await;
-    let reconfigured = node.is_up("apid");
+    // Coming from maintenance it is still the same process.
+    let (timing, apid) = (&node.site.timing, node.services.get("apid"));
+    let reconfigured = apid.is_some_and(|own| own.state == ServiceState::Running);
+    node.pass(if reconfigured {
+        timing.apid_restart
+    } else {
+        timing.apid_start
+    })
+    .await;
     drain(&node).await;
     if node.api.serve(&node, Identity::Cluster { issuer }).await.is_err() {
         return;
     }
-    // Coming from maintenance it is still the same process.
     if !reconfigured {
         node.set_service("apid", ServiceState::Waiting, "Waiting for config to be ready");
         node.set_service("apid", ServiceState::Preparing, "Running pre state");

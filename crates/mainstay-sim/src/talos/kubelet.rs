@@ -83,7 +83,7 @@ async fn serve(node: &Arc<Node>) {
         heartbeat::watch_over(&node.site, &cluster, &room);
     }
     let manifests = apply_manifests(node, &config, &cluster);
-    tokio::join!(manifests, report_static_pods(node, &config), follow_node(node));
+    tokio::join!(manifests, report_static_pods(node, &config), balance(node, &cluster));
     std::future::pending::<()>().await;
 }
 
@@ -263,8 +263,11 @@ async fn report_static_pods(node: &Arc<Node>, config: &Config) {
     }
 }
 
-/// Reads the own Node while an API server is there.
-async fn follow_node(node: &Arc<Node>) {
+/// KubePrism believes in the first API server of a cluster after several checks; later it finds one that serves already.
+async fn balance(node: &Arc<Node>, cluster: &EtcdCluster) {
+    if !objects::has_manifests(&cluster.store) {
+        node.pass(node.site.timing.kubeprism).await;
+    }
     node.resources
         .put(&resources::KUBEPRISM, "k8s-loadbalancer", resources::kubeprism(true));
 }

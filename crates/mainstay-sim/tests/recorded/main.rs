@@ -9,6 +9,7 @@ mod known;
 mod lab;
 mod stages;
 mod tape;
+mod times;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
