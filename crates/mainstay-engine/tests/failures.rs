@@ -9,7 +9,7 @@ mod stage;
 
 use days::once::{Then, befalls_once, on_small_stage};
 use days::shape::Shape;
-use mainstay_engine::{Disk, RunError};
+use mainstay_engine::{Disk, Event, RunError, StepEvent, Told};
 use mainstay_sim::WorldSpec;
 use pve_sim::faults::{Fault, Rule};
 use pve_sim::{Observer, Seen};
@@ -150,6 +150,58 @@ fn a_worker_that_was_killed_is_looked_after() {
     for task in ["qmstart", "download", "qmdestroy", "resize"] {
         passes(&format!("task {task}"), &Fault::KillTask { seconds: 0.1 });
     }
+}
+
+#[test]
+fn an_import_of_twenty_five_minutes_is_waited_for_and_told_of() {
+    let slow = "faults:\n  - { call: task qmconfig, then: { slow-task: { seconds: 1500 } } }\n";
+    let file = Shape::small().file();
+    on_stage(9, WorldSpec::parse(slow).expect("a world"), async |stage| {
+        let all = Arc::new(All::default());
+        stage.world.datacenter().observe(all.clone());
+        let begun = tokio::time::Instant::now();
+        settled(stage, stage.up(&file).await);
+        let took = begun.elapsed().as_secs();
+        assert!((1500..2100).contains(&took), "{took} s");
+        let imports: Vec<String> = all
+            .0
+            .lock()
+            .expect("reads")
+            .iter()
+            .filter(|seen| imports(seen))
+            .map(|seen| seen.path.clone())
+            .collect();
+        let machines: std::collections::BTreeSet<&String> = imports.iter().collect();
+        assert_eq!(
+            (imports.len(), machines.len()),
+            (2, 2),
+            "one request for each machine: {imports:?}"
+        );
+        let told = waits(stage);
+        assert!(
+            told.iter()
+                .any(|what| what.starts_with("transferred") && what.ends_with("(50.00%)")),
+            "{told:?}"
+        );
+        assert!(stage.plan(&file).await.steps.is_empty());
+    });
+}
+
+fn imports(seen: &Seen) -> bool {
+    seen.verb == "POST" && text(&seen.params, "scsi0").contains("import-from")
+}
+
+/// What was waited for, in the order in which it was told.
+fn waits(stage: &Stage) -> Vec<String> {
+    let told = stage.told.lock().expect("reads");
+    let wait = |told: &Told| match &told.event {
+        Event::Step {
+            now: StepEvent::Wait { what, .. },
+            ..
+        } => Some(what.clone()),
+        _ => None,
+    };
+    told.iter().filter_map(wait).collect()
 }
 
 #[test]

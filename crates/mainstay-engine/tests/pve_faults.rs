@@ -472,3 +472,32 @@ fn a_tag_policy_is_a_matter_of_rights() {
         assert_eq!(error.class(), Some(&Class::Denied));
     });
 }
+
+#[test]
+fn a_slow_import_is_one_task_that_tells_how_far_it_is() {
+    laboratory(|lab| async move {
+        lab.fault("task qmcreate", Fault::SlowTask { seconds: 1500.0 });
+        let config = VmConfig {
+            other: [("scsi0".to_string(), "local:0,import-from=local:import/big.qcow2".to_string())].into(),
+            ..VmConfig::default()
+        };
+        let client = lab.token();
+        let begun = tokio::time::Instant::now();
+        let made = qemu::create(&pve1(), id(101), &config, &qemu::CreateOptions::default());
+        let upid = client.call(made).await.expect("it begins at once");
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "the answer does not wait for the copy"
+        );
+        let mut shares = Vec::new();
+        let every = Duration::from_secs(60);
+        let done = client
+            .wait_reporting(&upid, every, |progress| shares.extend(progress.percent))
+            .await;
+        assert_eq!(done.expect("it ends well").warnings, 0);
+        assert!(begun.elapsed() >= Duration::from_secs(1500), "{:?}", begun.elapsed());
+        assert!(shares.len() >= 20 && shares.is_sorted(), "{shares:?}");
+        assert!(shares.iter().any(|share| (40.0..60.0).contains(share)), "{shares:?}");
+        assert_eq!(lab.sent("POST /nodes/pve1/qemu"), 1);
+    });
+}

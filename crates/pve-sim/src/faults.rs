@@ -58,6 +58,8 @@ pub enum Fault {
     KillTask { seconds: f64 },
     /// The worker fails after so long with this text.
     FailTask { seconds: f64, error: String },
+    /// What the worker copies or downloads takes this long at least.
+    SlowTask { seconds: f64 },
 }
 
 /// The rules in force.
@@ -77,6 +79,26 @@ pub struct Fate {
     pub cut_after: bool,
     pub replace: Option<Response>,
     pub delay: Duration,
+}
+
+/// What the rules say about one worker.
+#[derive(Debug, Default)]
+pub(crate) struct TaskFate {
+    /// How long its copies and downloads take at least.
+    pub copying: Duration,
+    /// After how long it ends, and with what; nothing: it is killed.
+    end: Option<(Duration, Option<Die>)>,
+}
+
+impl TaskFate {
+    /// Resolves when a rule kills the worker or makes it fail; never if none does.
+    pub async fn end(self) -> Option<Die> {
+        let Some((after, die)) = self.end else {
+            return std::future::pending().await;
+        };
+        tokio::time::sleep(after).await;
+        die
+    }
 }
 
 impl Faults {
@@ -153,31 +175,28 @@ impl Faults {
                 Fault::CutAfter => fate.cut_after = true,
                 Fault::ReplaceAnswer { status, reason } => fate.replace = Some(Response::plain(status, &reason, "")),
                 Fault::Delay { seconds } => fate.delay += Duration::from_secs_f64(seconds),
-                Fault::KillTask { .. } | Fault::FailTask { .. } => {}
+                Fault::KillTask { .. } | Fault::FailTask { .. } | Fault::SlowTask { .. } => {}
             }
         }
         fate
     }
 
-    /// Resolves when a rule kills the worker or makes it fail; never if none does.
-    pub(crate) fn end_task(&self, kind: &str, id: &str) -> impl Future<Output = Option<Die>> + Send + use<> {
-        let faults = self.strike(&format!("task {kind}"), id);
-        async move {
-            for fault in faults {
-                match fault {
-                    Fault::KillTask { seconds } => {
-                        tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-                        return None;
-                    }
-                    Fault::FailTask { seconds, error } => {
-                        tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-                        return Some(Die::new(error));
-                    }
-                    _ => {}
+    /// Of several ends the first counts.
+    pub(crate) fn task_fate(&self, kind: &str, id: &str) -> TaskFate {
+        let mut fate = TaskFate::default();
+        for fault in self.strike(&format!("task {kind}"), id) {
+            let end = match fault {
+                Fault::KillTask { seconds } => (seconds, None),
+                Fault::FailTask { seconds, error } => (seconds, Some(Die::new(error))),
+                Fault::SlowTask { seconds } => {
+                    fate.copying = Duration::from_secs_f64(seconds);
+                    continue;
                 }
-            }
-            std::future::pending().await
+                _ => continue,
+            };
+            fate.end.get_or_insert((Duration::from_secs_f64(end.0), end.1));
         }
+        fate
     }
 }
 

@@ -125,6 +125,8 @@ struct Handle {
     upid: String,
     log: Arc<TaskLog>,
     stop: CancellationToken,
+    /// How long its copies take at least.
+    copying: Duration,
 }
 
 impl Job {
@@ -193,25 +195,40 @@ impl Job {
         self.sleep(self.dc.pace().scale(duration)).await
     }
 
+    /// Copies for so long, and tells which share is done: once a second at most, and no more than a hundred times.
+    pub async fn copy(&self, duration: Duration, mut told: impl FnMut(f64) + Send) -> Result<(), Die> {
+        let duration = duration.max(self.task.as_ref().map_or(Duration::ZERO, |task| task.copying));
+        let begun = tokio::time::Instant::now();
+        let parts = u32::try_from(duration.as_secs()).unwrap_or(u32::MAX).clamp(1, 100);
+        for part in 1..parts {
+            let until = begun + duration * part / parts;
+            self.sleep(until.saturating_duration_since(tokio::time::Instant::now()))
+                .await?;
+            told(f64::from(part) / f64::from(parts));
+        }
+        self.sleep((begun + duration).saturating_duration_since(tokio::time::Instant::now()))
+            .await
+    }
+
     /// Starts a worker and returns its UPID.
     pub fn fork<F, Fut>(&self, kind: &str, id: &str, work: F) -> String
     where
         F: FnOnce(Job) -> Fut,
         Fut: Future<Output = Result<(), Die>> + Send + 'static,
     {
-        let handle = self.register(kind, id);
+        let fate = self.dc.faults().task_fate(kind, id);
+        let handle = self.register(kind, id, fate.copying);
         let upid = handle.upid.clone();
         let job = Self {
             task: Some(handle.clone()),
             ..self.clone()
         };
         let work = work(job.clone());
-        let struck = self.dc.faults().end_task(kind, id);
         tokio::spawn(async move {
             let result = tokio::select! {
                 biased;
                 // Killed: the log has no last line.
-                ended = struck => ended.map(Err),
+                ended = fate.end() => ended.map(Err),
                 result = work => Some(result),
             };
             job.finish(&handle, result);
@@ -219,7 +236,7 @@ impl Job {
         upid
     }
 
-    fn register(&self, kind: &str, id: &str) -> Handle {
+    fn register(&self, kind: &str, id: &str, copying: Duration) -> Handle {
         let (log, stop) = (Arc::new(TaskLog::default()), CancellationToken::new());
         let starttime = self.dc.epoch();
         let mut state = self.dc.state();
@@ -244,7 +261,12 @@ impl Job {
             log: Arc::clone(&log),
             stop: stop.clone(),
         });
-        Handle { upid, log, stop }
+        Handle {
+            upid,
+            log,
+            stop,
+            copying,
+        }
     }
 
     fn finish(&self, handle: &Handle, result: Option<Result<(), Die>>) {

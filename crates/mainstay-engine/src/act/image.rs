@@ -5,16 +5,16 @@ use std::time::Duration;
 use mainstay_plan::{Image, StorageAt};
 use pve_api::{Class, Content, Volid, storage};
 
-use super::machine::{begin, follow};
+use super::machine::{begin, follow, note};
 use super::named;
 use crate::event::Voice;
 use crate::failure::{Failure, Kind};
-use crate::journal::Entry;
 use crate::site::Site;
 
 /// A download of an image. The factory builds it first, which can take minutes.
 const DOWNLOAD: Duration = Duration::from_secs(1800);
-const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// How often a copy or a download is asked how far it is.
+pub(super) const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// Makes the schematic known. The factory computes the id from the text, so the same text twice is the same schematic.
 pub async fn register(site: &Site, id: &str) -> Result<(), Failure> {
@@ -49,11 +49,7 @@ pub async fn fetch(site: &Site, voice: &Voice, at: &StorageAt, image: &Image) ->
         }
         Err(error) => return Err(error.into()),
     };
-    site.journal.write(&Entry::Task {
-        step: "image.fetch".into(),
-        subject: at.to_string(),
-        upid: upid.to_string(),
-    });
+    note(site, "image.fetch", &at.to_string(), &upid);
     let told = site
         .pve
         .wait_reporting(&upid, PROGRESS_EVERY, |progress| voice.wait(progress.line, DOWNLOAD))

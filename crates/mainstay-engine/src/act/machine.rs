@@ -10,6 +10,7 @@ use pve_api::{
 };
 use uuid::Uuid;
 
+use super::image::PROGRESS_EVERY;
 use super::wait::{self, Look};
 use super::{named, talos};
 use crate::event::Voice;
@@ -24,6 +25,9 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A host gives a forwarded request up after thirty seconds, so one that is unheard of by then never began.
 const MAY_STILL_BEGIN: Duration = Duration::from_secs(35);
+
+/// How long a copy may well take. Nothing ends it then: a copy that is given up for lost would be made twice.
+const COPY: Duration = Duration::from_secs(4 * 3600);
 
 /// A VM as PVE names it.
 struct Place {
@@ -254,7 +258,11 @@ pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure
         ..qemu::Change::default()
     };
     match site.pve.call(qemu::change(&place.host, place.vmid, &change)).await {
-        Ok(Some(upid)) => follow(site, "machine.fill", &fill.vm.to_string(), &upid).await,
+        Ok(Some(upid)) => {
+            note(site, "machine.fill", &fill.vm.to_string(), &upid);
+            copied(site, voice, &upid).await?;
+            Ok(())
+        }
         Ok(None) => Ok(()),
         Err(error) if error.is_unknown() => {
             await_lost_task(site, voice, &place).await?;
@@ -617,13 +625,23 @@ pub(super) fn begin(site: &Site, step: &str, subject: &str) {
 
 /// Waits for the end of a task that we began.
 pub(super) async fn follow(site: &Site, step: &str, subject: &str, upid: &Upid) -> Result<(), Failure> {
+    note(site, step, subject, upid);
+    site.pve.wait(upid).await?;
+    Ok(())
+}
+
+pub(super) fn note(site: &Site, step: &str, subject: &str, upid: &Upid) {
     site.journal.write(&Entry::Task {
         step: step.into(),
         subject: subject.into(),
         upid: upid.to_string(),
     });
-    site.pve.wait(upid).await?;
-    Ok(())
+}
+
+/// Waits for the end of a task that may copy for long, and tells how far it is.
+async fn copied(site: &Site, voice: &Voice, upid: &Upid) -> Result<(), Error> {
+    let told = |progress: pve_api::Progress| voice.wait(progress.line, COPY);
+    site.pve.wait_reporting(upid, PROGRESS_EVERY, told).await.map(drop)
 }
 
 /// Tasks of ours on this VM that still run, from this run or from one that was killed.
@@ -640,12 +658,9 @@ async fn running_tasks(site: &Site, place: &Place) -> Result<Vec<Upid>, Failure>
 /// Nothing new is begun on a VM while something works on it.
 async fn settle_tasks(site: &Site, voice: &Voice, place: &Place) -> Result<(), Failure> {
     for upid in running_tasks(site, place).await? {
-        voice.wait(
-            format!("task {} of VM {} still runs", upid.kind(), place.vmid),
-            MAY_STILL_BEGIN,
-        );
+        voice.wait(format!("task {} of VM {} still runs", upid.kind(), place.vmid), COPY);
         // Its end is what matters; how it ended shows in the VM.
-        if let Err(error @ (Error::NotSent { .. } | Error::Unknown { .. })) = site.pve.wait(&upid).await {
+        if let Err(error @ (Error::NotSent { .. } | Error::Unknown { .. })) = copied(site, voice, &upid).await {
             return Err(error.into());
         }
     }

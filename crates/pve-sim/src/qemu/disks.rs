@@ -219,7 +219,11 @@ async fn copy_content(
     let total = human(source.size);
     job.say(format!("transferred 0.0 B of {total} (0.00%)"));
     let command = convert_command(job, source, volid, format, limit)?;
-    if job.copy_bytes(source.size, limit).await.is_err() {
+    let told = |share: f64| {
+        let (done, percent) = (human((source.size as f64 * share) as u64), share * 100.0);
+        job.say(format!("transferred {done} of {total} ({percent:.2}%)"));
+    };
+    if job.copy_bytes(source.size, limit, told).await.is_err() {
         return Err(Die::new(format!(
             "copy failed: command '{command}' failed: interrupted by signal"
         )));

@@ -299,14 +299,15 @@ impl Job {
         Ok(())
     }
 
-    /// Copies so many bytes: time passes, then the target has them.
-    pub(crate) async fn copy_bytes(&self, size: u64, limit: Option<u64>) -> Result<(), Die> {
+    /// Copies so many bytes: time passes, and tells which share is done; then the target has them.
+    pub(crate) async fn copy_bytes(&self, size: u64, limit: Option<u64>, told: impl FnMut(f64) + Send) -> Result<(), Die> {
         let own = self.dc.timing().copy_rate.max(1);
-        match limit.filter(|l| *l > 0) {
+        let duration = match limit.filter(|l| *l > 0) {
             // A bandwidth limit is a protocol's number, not a pace.
-            Some(limit) => self.sleep(Duration::from_secs_f64(size as f64 / limit.min(own) as f64)).await,
-            None => self.work(Duration::from_secs_f64(size as f64 / own as f64)).await,
-        }
+            Some(limit) => Duration::from_secs_f64(size as f64 / limit.min(own) as f64),
+            None => self.dc.pace().scale(Duration::from_secs_f64(size as f64 / own as f64)),
+        };
+        self.copy(duration, told).await
     }
 }
 

@@ -267,7 +267,7 @@ fn start_upload(job: &Job, method: &Method, mut params: Params, file: Bytes) -> 
             )
         };
         job.say(format!("command: {command}"));
-        job.copy_bytes(file.len() as u64, None).await?;
+        job.copy_bytes(file.len() as u64, None, |_| {}).await?;
         if file.len() as u64 > job.dc.state().free(&goal.storage, &host) {
             return Err(Die::new(format!("import failed: command '{command}' failed: exit code 1")));
         }
@@ -379,7 +379,12 @@ async fn fetch(job: &Job, goal: &Target, url: &str, check: bool) -> Result<Bytes
     let temporary = format!("{}.tmp_dwnl.{}", goal.path, job.dc.state().next_pid());
     job.say(format!("Saving to: '{temporary}'"));
     let rate = job.dc.timing().download_rate.max(1);
-    let took = job.work(Duration::from_secs_f64(size as f64 / rate as f64)).await;
+    let duration = job.dc.pace().scale(Duration::from_secs_f64(size as f64 / rate as f64));
+    let told = |share: f64| {
+        let (kib, percent) = (size as f64 * share / 1024.0, share * 100.0);
+        job.say(format!("{kib:>6.0}K ........ ........ ........ ........ {percent:>3.0}%"));
+    };
+    let took = job.copy(duration, told).await;
     took.map_err(|die| die.prefixed("download failed: "))?;
     if size > job.dc.state().free(&goal.storage, &job.host) {
         return Err(Die::new(format!(
