@@ -308,7 +308,10 @@ fn without_lease(run: &Run<'_>, plan: &Plan, failure: Failure) -> Outcome {
     let why = Arc::new(failure.why("whoever takes something down or away holds the lease first, so that two never do at once"));
     let failed: BTreeMap<_, _> = plan.disruptive().map(|step| (step.id, why.clone())).collect();
     for id in failed.keys() {
-        let now = StepEvent::Failed { took: Duration::ZERO, why: why.clone() };
+        let now = StepEvent::Failed {
+            took: Duration::ZERO,
+            why: why.clone(),
+        };
         run.events.tell(Event::Step { id: *id, now });
     }
     Outcome {

@@ -59,7 +59,10 @@ impl Carrier {
         let vms = observed.vms.yes()?.values();
         let is_free = |vm: &&Vm| vm.config.yes().is_some_and(|config| config.lock.is_none());
         let ours = vms.filter(|vm| matches!(ownership(vm, cluster_id, None), Ownership::Ours(_)));
-        let goes = |vm: &Vm| plan.removals().any(|step| step.action.vm().is_some_and(|gone| gone.vmid == vm.vmid));
+        let goes = |vm: &Vm| {
+            plan.removals()
+                .any(|step| step.action.vm().is_some_and(|gone| gone.vmid == vm.vmid))
+        };
         let there = ours.filter(is_free).min_by_key(|vm| (goes(vm), vm.vmid)).map(|vm| VmRef {
             host: vm.host.clone(),
             vmid: vm.vmid,

@@ -242,7 +242,12 @@ impl<'a> Course<'_, 'a> {
         };
         let start = Action::MachineStart { vm: owned.at() };
         Brought::Runs {
-            after: Some(self.step(wanted, start).because(why).needs(last.into_iter().chain(freed)).add()),
+            after: Some(
+                self.step(wanted, start)
+                    .because(why)
+                    .needs(last.into_iter().chain(freed))
+                    .add(),
+            ),
             fresh: false,
         }
     }
@@ -333,7 +338,13 @@ impl<'a> Course<'_, 'a> {
     /// after the fill and before the start: a name that is free is given to the next disk, and somebody else who saw the same leftover
     /// would free that one.
     fn free_leftovers(&mut self, owned: &Owned<'_>, after: Option<StepId>) -> Vec<StepId> {
-        remove::leftovers_of(self.survey, owned.vm.vmid, "left by a fill that did not end", after, &mut self.draft)
+        remove::leftovers_of(
+            self.survey,
+            owned.vm.vmid,
+            "left by a fill that did not end",
+            after,
+            &mut self.draft,
+        )
     }
 
     /// Grows disks; a system disk that was never grown is the commonest half state of all.

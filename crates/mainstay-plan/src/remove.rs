@@ -331,9 +331,7 @@ pub(crate) fn leftovers_of(
             at: left.at.clone(),
             volume: left.volume.clone(),
         };
-        let adding = draft
-            .step(Subject::Volume(left.volume.clone()), action)
-            .because(why);
+        let adding = draft.step(Subject::Volume(left.volume.clone()), action).because(why);
         adding.impact(Impact::Wipe).needs(after).add()
     };
     leftovers.map(free).collect()

@@ -7,4 +7,5 @@ mod held;
 mod stage;
 mod stale;
 mod stopped;
+mod together;
 mod up_and_down;

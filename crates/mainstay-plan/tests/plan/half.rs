@@ -178,7 +178,8 @@ fn the_volume_of_a_fill_that_broke_off_is_freed_after_the_next_which_so_cannot_t
         8 machine.mark lab-cp-1 bootstrap here <- 6: records that etcd begins here
         9 talos.bootstrap lab-cp-1 <- 7 8: no control plane has etcd data
         10 etcd.join lab-cp-1 <- 7 9: a member of the new cluster
-        11 node.await lab-cp-1 <- 7 9: not a node yet"#]].assert_eq(&world.plan().trace());
+        11 node.await lab-cp-1 <- 7 9: not a node yet"#]]
+    .assert_eq(&world.plan().trace());
     world.settle();
     assert_eq!(world.observed.leftovers, Seen::Yes(Vec::new()));
 }
@@ -189,7 +190,11 @@ fn a_run_that_was_killed_before_it_freed_what_a_fill_left_frees_it_before_the_st
     world.leftover(2001, false);
     let plan = world.plan();
     let of = |name: &str| plan.steps.iter().find(|step| is(step, name)).expect("is planned");
-    assert!(of("machine.start").needs.contains(&of("volume.delete").id), "{}", plan.trace());
+    assert!(
+        of("machine.start").needs.contains(&of("volume.delete").id),
+        "{}",
+        plan.trace()
+    );
     world.settle();
     assert_eq!(world.observed.leftovers, Seen::Yes(Vec::new()));
 }

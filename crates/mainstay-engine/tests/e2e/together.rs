@@ -1,0 +1,105 @@
+//! Two people in front of one cluster.
+
+use std::time::Duration;
+
+use futures::future::join;
+use mainstay_engine::{Report, RunError};
+use mainstay_sim::WorldSpec;
+use pve_sim::faults::{Fault, Rule};
+
+use crate::stage::{Stage, THREE_AND_TWO, on_stage, settled};
+
+fn larger() -> String {
+    THREE_AND_TWO.replace("memory: 4GiB", "memory: 6GiB")
+}
+
+fn is_leased(outcome: &Result<Report, RunError>) -> bool {
+    matches!(outcome, Err(RunError::Leased(_)))
+}
+
+fn lease_of(stage: &Stage, vmid: u32) -> Option<String> {
+    let inventory = stage.world.datacenter().inspect();
+    let description = inventory.vms[&vmid].config.get("description")?;
+    mainstay_plan::Mark::parse(description)?.lease.map(|lease| lease.who)
+}
+
+/// No `PUT` of a VM's config is carried out.
+fn no_config_can_be_written(stage: &Stage) {
+    stage.world.datacenter().faults().add(Rule {
+        call: "PUT /nodes/{node}/qemu/{vmid}/config".into(),
+        path: None,
+        from: 1,
+        times: None,
+        chance: 1.0,
+        then: Fault::Refuse {
+            status: 500,
+            reason: "can't lock file '/var/lock/qemu-server/lock-2000.conf' - got timeout".into(),
+        },
+    });
+}
+
+#[test]
+fn of_two_who_begin_at_the_same_instant_one_restarts_machines_and_the_other_is_told_so() {
+    for seed in 41..45 {
+        on_stage(seed, WorldSpec::default(), async |stage| {
+            settled(stage, stage.up(THREE_AND_TWO).await);
+            let (colleague, file) = (stage.with_a_colleague(), larger());
+            let (mine, theirs) = join(stage.up(&file), colleague.up(&file)).await;
+            assert!(is_leased(&mine) != is_leased(&theirs), "{mine:?} {theirs:?}");
+            settled(stage, if is_leased(&mine) { theirs } else { mine });
+            assert_eq!(stage.plan(&file).await.render(), "nothing to do");
+            assert_eq!(lease_of(stage, 2000), None);
+        });
+    }
+}
+
+#[test]
+fn who_cannot_take_the_lease_takes_no_machine_down() {
+    on_stage(46, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        no_config_can_be_written(stage);
+        let boots = |stage: &Stage| stage.world.datacenter().inspect().vms[&3000].clone();
+        let before = boots(stage);
+        let Err(RunError::Failed { failed, done: 0, .. }) = stage.up(&larger()).await else {
+            panic!("{}", stage.story());
+        };
+        assert!(
+            failed
+                .iter()
+                .all(|(_, failure)| failure.why.as_deref().is_some_and(|why| why.contains("lease")))
+        );
+        assert_eq!(format!("{before:?}"), format!("{:?}", boots(stage)));
+        stage.world.datacenter().faults().clear();
+        settled(stage, stage.up(&larger()).await);
+    });
+}
+
+#[test]
+fn a_new_machine_is_made_although_no_lease_can_be_written() {
+    on_stage(47, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        no_config_can_be_written(stage);
+        let more = THREE_AND_TWO.replace("worker: { count: 2", "worker: { count: 3");
+        settled(stage, stage.up(&more).await);
+    });
+}
+
+#[test]
+fn whoever_lost_the_lease_begins_nothing_new() {
+    on_stage(48, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        let (colleague, file) = (stage.with_a_colleague(), larger());
+        let overrule = async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            let spec = colleague.spec(&file);
+            let site = colleague.site(&spec);
+            let mut run = colleague.run(&spec, &site, mainstay_engine::Wanted::Cluster);
+            run.despite_lease = true;
+            mainstay_engine::converge(&run, &mut |_, _| true).await
+        };
+        let (mine, theirs) = join(stage.up(&file), overrule).await;
+        assert!(is_leased(&mine), "{mine:?}");
+        settled(stage, theirs);
+        assert_eq!(stage.plan(&file).await.render(), "nothing to do");
+    });
+}
