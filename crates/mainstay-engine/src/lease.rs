@@ -1,6 +1,7 @@
 //! Who works on the cluster: a line in the mark of its first machine. It is taken before anything is done to a cluster that is there,
-//! and whoever would take something down or away does not begin without it: two who each spare one control plane spare none. What makes
-//! things does without, since a lease cannot be written exactly when things break.
+//! and whoever would take something down or away does not begin without it: two who each spare one control plane spare none, and what
+//! one frees the other may just have made under the same name. What makes things does without, since a lease cannot be written exactly
+//! when things break.
 
 use std::time::Duration;
 

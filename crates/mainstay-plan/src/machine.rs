@@ -5,10 +5,9 @@ use mainstay_spec::{Firmware, Role, StorageId};
 use crate::cluster::{Brought, Course, Turn};
 use crate::desired::Wanted;
 use crate::mark::Mark;
-use crate::observed::{Power, Seen};
+use crate::observed::{Leftover, Power, Seen};
 use crate::place::{self, Storages};
 use crate::plan::{Adding, Drift, Hold};
-use crate::remove;
 use crate::shape::{self, Change, Difference, SYSTEM_SERIAL};
 use crate::step::{Action, Claim, Fill, ImageSource, Impact, Remark, StepId, Subject, VmRef};
 use crate::survey::{Machine, Owned, SYSTEM_SLOT};
@@ -67,7 +66,7 @@ impl<'a> Course<'_, 'a> {
         let fill = self.whole_fill(wanted, &vm, &storages, image.0);
         let filled = self.fill(wanted, fill, [Some(claimed), image.1]);
         Brought::Runs {
-            after: Some(self.grow_and_start(wanted, &vm, [filled])),
+            after: Some(self.grow_and_start(wanted, &vm, filled)),
             fresh: true,
         }
     }
@@ -171,7 +170,7 @@ impl<'a> Course<'_, 'a> {
     }
 
     /// An imported disk has the size of its image.
-    fn grow_and_start(&mut self, wanted: &Wanted, vm: &VmRef, ready: impl IntoIterator<Item = StepId>) -> StepId {
+    fn grow_and_start(&mut self, wanted: &Wanted, vm: &VmRef, filled: StepId) -> StepId {
         let to = wanted.machine.shape.disk.size;
         let grow = Action::MachineGrow {
             vm: vm.clone(),
@@ -181,7 +180,7 @@ impl<'a> Course<'_, 'a> {
         let grown = self
             .step(wanted, grow)
             .because("the disk has the size of the image")
-            .needs(ready)
+            .needs([filled])
             .add();
         self.step(wanted, Action::MachineStart { vm: vm.clone() })
             .because("it is new")
@@ -234,7 +233,6 @@ impl<'a> Course<'_, 'a> {
         }
         last = self.complete(wanted, owned, storages.ok(), last);
         last = self.change_now(wanted, owned, &difference, last);
-        let freed = self.free_leftovers(owned, last);
         let why = if owned.config.pending.is_empty() {
             "it is stopped"
         } else {
@@ -242,12 +240,7 @@ impl<'a> Course<'_, 'a> {
         };
         let start = Action::MachineStart { vm: owned.at() };
         Brought::Runs {
-            after: Some(
-                self.step(wanted, start)
-                    .because(why)
-                    .needs(last.into_iter().chain(freed))
-                    .add(),
-            ),
+            after: Some(self.step(wanted, start).because(why).needs(last).add()),
             fresh: false,
         }
     }
@@ -310,10 +303,14 @@ impl<'a> Course<'_, 'a> {
             Ok(storages) => storages,
             Err(reason) => return self.hold(wanted, "fill", format!("{}: {reason}", owned.vm.host)),
         };
-        if let Seen::Unknown(why) = &self.survey.observed.leftovers {
-            let reason = format!("its volumes could not be listed: {why}");
-            return self.hold(wanted, "fill", Hold::for_now(reason));
-        }
+        let leftovers: Vec<Leftover> = match &self.survey.observed.leftovers {
+            Seen::Yes(all) => all.iter().filter(|left| left.vmid == owned.vm.vmid).cloned().collect(),
+            Seen::No => Vec::new(),
+            Seen::Unknown(why) => {
+                let reason = format!("its volumes could not be listed: {why}");
+                return self.hold(wanted, "fill", Hold::for_now(reason));
+            }
+        };
         let image = match self.image(&owned.vm.host, &storages.images) {
             Ok(image) => image,
             Err(reason) => return self.hold(wanted, "fill", reason),
@@ -323,28 +320,30 @@ impl<'a> Course<'_, 'a> {
             .runs()
             .then(|| self.step(wanted, stop).because("it runs without a disk").needs(last).add());
         let changed = self.change_now(wanted, owned, difference, stopped.or(last));
+        let mut needs = vec![changed, stopped, image.1];
+        needs.extend(leftovers.iter().map(|left| Some(self.free(left, last))));
         let mut fill = self.whole_fill(wanted, &owned.at(), &storages, image.0);
         missing_only(&mut fill, owned);
-        let filled = self.fill(wanted, fill, [changed, stopped, image.1]);
-        let mut ready = self.free_leftovers(owned, Some(filled));
-        ready.push(filled);
+        let filled = self.fill(wanted, fill, needs);
         Brought::Runs {
-            after: Some(self.grow_and_start(wanted, &owned.at(), ready)),
+            after: Some(self.grow_and_start(wanted, &owned.at(), filled)),
             fresh: true,
         }
     }
 
-    /// Volumes that a broken fill left behind. The VMID was claimed clean, so what bears its number since then is ours. They are freed
-    /// after the fill and before the start: a name that is free is given to the next disk, and somebody else who saw the same leftover
-    /// would free that one.
-    fn free_leftovers(&mut self, owned: &Owned<'_>, after: Option<StepId>) -> Vec<StepId> {
-        remove::leftovers_of(
-            self.survey,
-            owned.vm.vmid,
-            "left by a fill that did not end",
-            after,
-            &mut self.draft,
-        )
+    /// A volume that a broken fill left behind. The VMID was claimed clean, so what bears its number since then is ours.
+    fn free(&mut self, left: &Leftover, after: Option<StepId>) -> StepId {
+        let action = Action::VolumeDelete {
+            at: left.at.clone(),
+            volume: left.volume.clone(),
+        };
+        let why = "left by a fill that did not end";
+        self.draft
+            .step(Subject::Volume(left.volume.clone()), action)
+            .because(why)
+            .impact(Impact::Wipe)
+            .needs(after)
+            .add()
     }
 
     /// Grows disks; a system disk that was never grown is the commonest half state of all.

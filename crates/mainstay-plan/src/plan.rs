@@ -264,12 +264,6 @@ impl Draft {
         }
     }
 
-    /// The step that gives this VM its disks.
-    pub fn fill_of(&self, vmid: u32) -> Option<StepId> {
-        let fills = |step: &&Step| matches!(&step.action, Action::MachineFill(fill) if fill.vm.vmid == vmid);
-        self.plan.steps.iter().find(fills).map(|step| step.id)
-    }
-
     pub fn refuse(&mut self, refusal: Refusal) {
         self.plan.refusals.push(refusal);
     }

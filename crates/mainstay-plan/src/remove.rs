@@ -31,7 +31,7 @@ pub(crate) fn everything(survey: &Survey<'_>, images: &[String], draft: &mut Dra
             continue;
         }
         let marked = repair(survey, name, owned, draft);
-        let freed = leftovers_of(survey, owned.vm.vmid, LEFT_BY_GONE, marked, draft);
+        let freed = leftovers_of(survey, owned.vm.vmid, marked, draft);
         let stopped = stop(name, owned, marked.into_iter().collect(), draft);
         delete(
             survey,
@@ -55,13 +55,10 @@ pub(crate) fn strays(survey: &Survey<'_>, draft: &mut Draft) {
                 at: left.at.clone(),
                 volume: left.volume.clone(),
             };
-            // Its name is not to be given to a disk of the machine that takes its place: somebody else may be about to free it.
-            let filled = draft.fill_of(left.vmid);
             draft
                 .step(subject, action)
                 .because("left by a machine of ours that is gone")
                 .impact(Impact::Wipe)
-                .needs(filled)
                 .add();
         } else if survey.desired.vmids.contains_key(&left.vmid) && !survey.vms.contains_key(&left.vmid) {
             let reason = format!(
@@ -274,7 +271,7 @@ fn go(course: &mut Course<'_, '_>, name: &str, owned: &Owned<'_>, needs: Vec<Ste
         before.push(adding.needs(before.clone()).add());
     }
     let first = before.first().copied();
-    before.extend(leftovers_of(survey, owned.vm.vmid, LEFT_BY_GONE, first, &mut course.draft));
+    before.extend(leftovers_of(survey, owned.vm.vmid, first, &mut course.draft));
     delete(survey, name, owned, before, &mut course.draft)
 }
 
@@ -309,16 +306,8 @@ fn delete(survey: &Survey<'_>, name: &str, owned: &Owned<'_>, needs: Vec<StepId>
         .add()
 }
 
-const LEFT_BY_GONE: &str = "left by its machine, which goes";
-
 /// Volumes without a reference that bear the VMID of a machine that is ours, freed while the machine still proves them.
-pub(crate) fn leftovers_of(
-    survey: &Survey<'_>,
-    vmid: u32,
-    why: &'static str,
-    after: Option<StepId>,
-    draft: &mut Draft,
-) -> Vec<StepId> {
+fn leftovers_of(survey: &Survey<'_>, vmid: u32, after: Option<StepId>, draft: &mut Draft) -> Vec<StepId> {
     let leftovers = survey
         .observed
         .leftovers
@@ -331,7 +320,9 @@ pub(crate) fn leftovers_of(
             at: left.at.clone(),
             volume: left.volume.clone(),
         };
-        let adding = draft.step(Subject::Volume(left.volume.clone()), action).because(why);
+        let adding = draft
+            .step(Subject::Volume(left.volume.clone()), action)
+            .because("left by its machine, which goes");
         adding.impact(Impact::Wipe).needs(after).add()
     };
     leftovers.map(free).collect()

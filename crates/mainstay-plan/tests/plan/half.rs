@@ -164,15 +164,15 @@ fn a_fill_that_still_runs_in_pve_is_waited_for_and_its_volume_is_not_taken_for_a
 }
 
 #[test]
-fn the_volume_of_a_fill_that_broke_off_is_freed_after_the_next_which_so_cannot_take_its_name() {
+fn the_volume_of_a_fill_that_broke_off_is_freed_before_the_next() {
     let mut world = killed_after(ONE, |step| is(step, "machine.claim"));
     world.leftover(2001, false);
     expect![[r#"
         1 schematic.register schematic: the factory builds what it was told about
         2 image.fetch pve1:local <- 1: missing there
-        3 machine.fill lab-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 2: it has no disk
-        4 volume.delete local-lvm:vm-2001-disk-9 [wipe] <- 3: left by a fill that did not end
-        5 machine.grow lab-cp-1 scsi0 to 40 GiB <- 3 4: the disk has the size of the image
+        3 volume.delete local-lvm:vm-2001-disk-9 [wipe]: left by a fill that did not end
+        4 machine.fill lab-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 2 3: it has no disk
+        5 machine.grow lab-cp-1 scsi0 to 40 GiB <- 4: the disk has the size of the image
         6 machine.start lab-cp-1 <- 5: it is new
         7 talos.configure lab-cp-1 <- 6: it is new
         8 machine.mark lab-cp-1 bootstrap here <- 6: records that etcd begins here
@@ -182,30 +182,6 @@ fn the_volume_of_a_fill_that_broke_off_is_freed_after_the_next_which_so_cannot_t
     .assert_eq(&world.plan().trace());
     world.settle();
     assert_eq!(world.observed.leftovers, Seen::Yes(Vec::new()));
-}
-
-#[test]
-fn a_run_that_was_killed_before_it_freed_what_a_fill_left_frees_it_before_the_start() {
-    let mut world = killed_after(ONE, |step| is(step, "machine.fill"));
-    world.leftover(2001, false);
-    let plan = world.plan();
-    let of = |name: &str| plan.steps.iter().find(|step| is(step, name)).expect("is planned");
-    assert!(
-        of("machine.start").needs.contains(&of("volume.delete").id),
-        "{}",
-        plan.trace()
-    );
-    world.settle();
-    assert_eq!(world.observed.leftovers, Seen::Yes(Vec::new()));
-}
-
-#[test]
-fn a_disk_of_a_lost_machine_is_freed_only_when_the_new_one_has_its_disks() {
-    let mut world = empty(ONE);
-    world.leftover(2001, true);
-    let plan = world.plan();
-    let of = |name: &str| plan.steps.iter().find(|step| is(step, name)).expect("is planned");
-    assert!(of("volume.delete").needs.contains(&of("machine.fill").id), "{}", plan.trace());
 }
 
 #[test]
