@@ -1,6 +1,8 @@
 //! `cargo xtask conformance`: real, unmodified programs against the simulator, and the simulator against recordings of the real PVE.
 
 mod cluster;
+mod desk;
+mod first_bootstrap;
 mod proxmoxer;
 mod sim;
 mod sops;
