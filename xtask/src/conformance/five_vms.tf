@@ -1,7 +1,7 @@
 terraform {
   required_providers {
     proxmox = {
-      source  = "bpg/proxmox"
+      source  = "registry.terraform.io/bpg/proxmox"
       version = "0.112.0"
     }
   }

@@ -4,21 +4,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use anyhow::{Result, ensure};
 
 use super::Verdict;
 use super::sim::Sim;
 use super::tools::{Said, Tools, call, command, is_there, without};
 
 const CONFIG: &str = include_str!("five_vms.tf");
-const VERSION: &str = "0.112.0";
+const PROVIDER: &str = "0.112.0";
+const TOFU: &str = "1.12.6";
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub fn check(tools: &Tools) -> Result<Verdict> {
-    if !is_there("terraform") {
-        return Ok(Verdict::Skipped("terraform is not here".to_owned()));
-    }
+    let Some(program) = terraform(tools)? else {
+        return without("terraform");
+    };
     let Some(mirror) = provider(tools)? else {
         return without("the bpg provider");
     };
@@ -30,19 +30,42 @@ pub fn check(tools: &Tools) -> Result<Verdict> {
         mirror.display().to_string()
     );
     std::fs::write(folder.join("terraform.rc"), settings)?;
-    let terraform = |words: &[&str]| call(&mut terraform(&folder, &sim, words), LIMIT, &folder);
+    let run = |words: &[&str]| call(&mut invocation(&program, &folder, &sim, words), LIMIT, &folder);
 
-    terraform(&["init"])?.good("terraform init")?;
-    terraform(&["apply", "-auto-approve"])?.says("terraform apply", &["6 added, 0 changed, 0 destroyed"])?;
-    unchanged(terraform(&["plan", "-detailed-exitcode"])?)?;
-    terraform(&["destroy", "-auto-approve"])?.says("terraform destroy", &["6 destroyed"])?;
-    terraform(&["plan", "-destroy"])?.says("terraform plan -destroy", &["No changes"])?;
+    let version = run(&["version"])?.good("its version")?;
+    println!(
+        "  {} with the bpg provider {PROVIDER}",
+        version.lines().next().unwrap_or_default()
+    );
+    run(&["init"])?.good("init")?;
+    run(&["apply", "-auto-approve"])?.says("apply", &["6 added, 0 changed, 0 destroyed"])?;
+    unchanged(run(&["plan", "-detailed-exitcode"])?)?;
+    run(&["destroy", "-auto-approve"])?.says("destroy", &["6 destroyed"])?;
+    run(&["plan", "-destroy"])?.says("plan -destroy", &["No changes"])?;
     Ok(Verdict::Passed)
 }
 
-fn terraform(folder: &Path, sim: &Sim, words: &[&str]) -> Command {
-    let mut terraform = command("terraform");
-    terraform.current_dir(folder).args(words).args(["-no-color", "-input=false"]);
+/// Terraform or OpenTofu from the `PATH`; else OpenTofu from its module, since Terraform's own cannot be built outside its repository.
+fn terraform(tools: &Tools) -> Result<Option<PathBuf>> {
+    if let Some(found) = ["terraform", "tofu"].into_iter().find(|name| is_there(name)) {
+        return Ok(Some(found.into()));
+    }
+    let program = tools.path("bin").join("tofu");
+    let flags = "-s -w";
+    tools.go_module(
+        &program,
+        &format!("github.com/opentofu/opentofu@v{TOFU}"),
+        "./cmd/tofu",
+        flags,
+    )
+}
+
+fn invocation(program: &Path, folder: &Path, sim: &Sim, words: &[&str]) -> Command {
+    let mut terraform = command(program);
+    terraform.current_dir(folder).args(words);
+    if words != ["version"] {
+        terraform.args(["-no-color", "-input=false"]);
+    }
     terraform
         .env("TF_CLI_CONFIG_FILE", folder.join("terraform.rc"))
         .env("CHECKPOINT_DISABLE", "1");
@@ -69,36 +92,12 @@ fn provider(tools: &Tools) -> Result<Option<PathBuf>> {
     let mirror = tools.path("terraform");
     let place = mirror
         .join("registry.terraform.io/bpg/proxmox")
-        .join(VERSION)
+        .join(PROVIDER)
         .join(platform());
-    let program = place.join(format!("terraform-provider-proxmox_v{VERSION}"));
-    if program.exists() {
-        return Ok(Some(mirror));
-    }
-    if !is_there("go") {
-        return Ok(None);
-    }
-    println!("  building terraform-provider-proxmox {VERSION}");
-    let folder = tools.empty("bpg")?;
-    let limit = Duration::from_secs(3600);
-    let module = format!("github.com/bpg/terraform-provider-proxmox@v{VERSION}");
-    let said = call(command("go").args(["mod", "download", "-json", &module]), limit, &folder)?.good("go mod download")?;
-    let said: Value = serde_json::from_str(&said).context("go mod download speaks no JSON")?;
-    let source = said["Dir"].as_str().context("go mod download names no directory")?;
-    std::fs::create_dir_all(&place)?;
-    // The module cache cannot be written to, and nothing has to be: a build leaves no trace in its sources.
-    let mut build = command("go");
-    build
-        .current_dir(source)
-        .env("CGO_ENABLED", "0")
-        .args(["build", "-mod=readonly", "-ldflags"]);
-    build
-        .arg(format!("-s -w -X main.version={VERSION}"))
-        .arg("-o")
-        .arg(&program)
-        .arg(".");
-    call(&mut build, limit, &folder)?.good("go build of the provider")?;
-    Ok(Some(mirror))
+    let program = place.join(format!("terraform-provider-proxmox_v{PROVIDER}"));
+    let module = format!("github.com/bpg/terraform-provider-proxmox@v{PROVIDER}");
+    let flags = format!("-s -w -X main.version={PROVIDER}");
+    Ok(tools.go_module(&program, &module, ".", &flags)?.map(|_| mirror))
 }
 
 /// As terraform names it: `linux_amd64`.

@@ -59,6 +59,31 @@ impl Tools {
         Ok(Some(program))
     }
 
+    /// A Go program from the sources of its module, unless it is there already: one that is not alone in its repository, or whose
+    /// `go.mod` replaces modules, cannot be installed by its name. `None`: there is no Go.
+    pub fn go_module(&self, program: &Path, module: &str, package: &str, linked: &str) -> Result<Option<PathBuf>> {
+        if !program.exists() {
+            if !is_there("go") {
+                return Ok(None);
+            }
+            println!("  building {module}");
+            let folder = self.empty("go-module")?;
+            let said = call(command("go").args(["mod", "download", "-json", module]), BUILD, &folder)?.good("go mod download")?;
+            let said: Value = serde_json::from_str(&said).context("go mod download speaks no JSON")?;
+            let source = said["Dir"].as_str().context("go mod download names no directory")?;
+            std::fs::create_dir_all(program.parent().context("a program lies in a directory")?)?;
+            // The module cache cannot be written to, and nothing has to be: a build leaves no trace in its sources.
+            let mut build = command("go");
+            build.current_dir(source).env("CGO_ENABLED", "0");
+            build
+                .args(["build", "-mod=readonly", "-ldflags", linked, "-o"])
+                .arg(program)
+                .arg(package);
+            call(&mut build, BUILD, &folder)?.good(module)?;
+        }
+        Ok(Some(program.to_owned()))
+    }
+
     /// A Go program from sources: a copy of `folders`, built there as `package`. `None`: no Go, or no sources.
     pub fn go_build(&self, name: &str, folders: &[PathBuf], package: &[&str]) -> Result<Option<PathBuf>> {
         let program = self.0.join("bin").join(name);
