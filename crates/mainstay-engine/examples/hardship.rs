@@ -15,9 +15,13 @@ use std::thread::{available_parallelism, scope};
 
 use tokio::time::Instant;
 
+/// Whoever runs thousands wants to know how far it is.
+const TOLD_EVERY: u64 = 500;
+
 struct Work {
     next: AtomicU64,
     end: u64,
+    done: AtomicU64,
     violations: AtomicU64,
     tell: bool,
 }
@@ -33,6 +37,7 @@ fn main() {
     let work = Work {
         next: AtomicU64::new(start),
         end: start + seeds,
+        done: AtomicU64::new(0),
         violations: AtomicU64::new(0),
         tell: words.iter().any(|word| word == "--tell"),
     };
@@ -62,6 +67,10 @@ impl Work {
             }
             if !is_good(seed, self.tell) {
                 self.violations.fetch_add(1, Ordering::Relaxed);
+            }
+            let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+            if done.is_multiple_of(TOLD_EVERY) {
+                println!("{done} seeds so far, {} violations", self.violations.load(Ordering::Relaxed));
             }
         }
     }

@@ -373,7 +373,15 @@ pub struct Task {
     pub upid: String,
     /// `qmcreate`, `download`, `imgcopy`.
     pub kind: String,
-    /// PVE's worker id: the VMID, or the file name of a download.
+    /// PVE's worker id: the VMID, the file name of a download, or the owner and storage of a volume that goes.
     pub subject: String,
     pub host: String,
+}
+
+impl Task {
+    /// Whether it works on this VM or on a volume of it.
+    pub fn is_about(&self, vmid: u32) -> bool {
+        let (owner, _) = self.subject.split_once('@').unwrap_or((&self.subject, ""));
+        owner == vmid.to_string()
+    }
 }

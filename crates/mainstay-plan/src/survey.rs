@@ -136,14 +136,14 @@ impl Owned<'_> {
 
     /// Why nothing may be done to it now.
     pub fn blocked(&self, observed: &Observed) -> Option<Hold> {
-        let vmid = self.vm.vmid.to_string();
+        let vmid = self.vm.vmid;
         if let Power::Unknown(why) = &self.vm.power {
             return Some(Hold::for_now(why.clone()));
         }
         if observed.hosts.get(&self.vm.host).is_some_and(|host| !host.online) {
             return Some(format!("host {} is offline", self.vm.host).into());
         }
-        if let Some(task) = observed.tasks.iter().find(|task| task.subject == vmid) {
+        if let Some(task) = observed.tasks.iter().find(|task| task.is_about(vmid)) {
             return Some(Hold::for_now(format!("its PVE task {} still runs", task.kind)));
         }
         if let Some(lock) = &self.config.lock {

@@ -14,6 +14,8 @@ pub struct WorldSpec {
     pub datacenter: pve_sim::World,
     pub guests: GuestSpec,
     pub factory: FactoryFaults,
+    /// The Proxmox VE API without TLS, where thousands of lives are what counts.
+    pub plain: bool,
 }
 
 /// What happens inside the VMs.
@@ -46,6 +48,7 @@ impl WorldSpec {
             datacenter,
             guests: around.guests,
             factory: around.factory,
+            plain: false,
         })
     }
 }

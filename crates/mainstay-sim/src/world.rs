@@ -107,7 +107,7 @@ impl World {
             wall,
             entropy: entropy.fork("datacenter"),
             pace,
-            tls: true,
+            tls: !spec.plain,
         };
         let datacenter = Datacenter::new(spec.datacenter.clone(), env, Arc::new(Machines { site: Arc::clone(&site) }));
         let places = places(&spec, &mode);
@@ -161,9 +161,10 @@ impl World {
         at.map(|at| format!("https://{at}")).unwrap_or_default()
     }
 
-    /// SHA-256 of the certificate that the endpoint shows.
+    /// SHA-256 of the certificate that the endpoint shows. `None` without TLS.
     pub fn fingerprint(&self) -> Option<String> {
-        self.datacenter.fingerprint(&self.first_host)
+        let shown = self.datacenter.fingerprint(&self.first_host);
+        shown.filter(|_| !self.spec.plain)
     }
 
     /// `user@realm!name=secret` of the world's first token.

@@ -29,6 +29,9 @@ const MAY_STILL_BEGIN: Duration = Duration::from_secs(35);
 /// How long a copy may well take. Nothing ends it then: a copy that is given up for lost would be made twice.
 const COPY: Duration = Duration::from_secs(4 * 3600);
 
+/// The task that destroys a volume. Several may run for one VM.
+const VOLUME_TASK: &str = "imgdel";
+
 /// A VM as PVE names it.
 struct Place {
     host: pve_api::Host,
@@ -594,25 +597,38 @@ fn prove(machine: &str, vm: &VmRef, uuid: Uuid, config: &VmConfig) -> Result<(),
 }
 
 /// Destroys a disk that no VM refers to, and that nobody makes right now: names are given again as soon as they are free.
-pub async fn delete_volume(site: &Site, at: &StorageAt, volume: &str) -> Result<(), Failure> {
+pub async fn delete_volume(site: &Site, voice: &Voice, at: &StorageAt, volume: &str) -> Result<(), Failure> {
     let (host, volid): (pve_api::Host, Volid) = (named(&at.host)?, named(volume)?);
-    if let Some(owner) = volid.owner()
-        && let Some(place) = Place::find(site, owner).await?
-    {
-        let tasks = running_tasks(site, &place).await?;
-        let config = site.pve.call(qemu::config(&place.host, place.vmid)).await?;
-        if config.volumes().contains(&volid) {
-            return Err(Failure::changed(format!("{volume} belongs to VM {owner} now")));
-        }
-        if let Some(task) = tasks.first() {
-            return Err(Failure::changed(format!("{} works on VM {owner}", task.kind())));
-        }
+    if let Some(owner) = volid.owner() {
+        check_unused(site, &volid, owner).await?;
     }
     match site.pve.call(storage::delete(&host, &volid)).await {
         Ok(Some(upid)) => follow(site, "volume.delete", volume, &upid).await,
         Ok(None) => Ok(()),
         Err(error) if error.is_missing() => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => {
+            // One that comes late would destroy the disk that has the name by then.
+            if let Some(vmid) = volid.owner().filter(|_| error.is_unknown()) {
+                await_lost_task(site, voice, &Place { host, vmid }).await?;
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// Neither the VM of this number nor anything that works on it has to do with the volume.
+async fn check_unused(site: &Site, volid: &Volid, owner: Vmid) -> Result<(), Failure> {
+    let Some(place) = Place::find(site, owner).await? else {
+        return Ok(());
+    };
+    let tasks = running_tasks(site, &place).await?;
+    let config = site.pve.call(qemu::config(&place.host, place.vmid)).await?;
+    if config.volumes().contains(volid) {
+        return Err(Failure::changed(format!("{volid} belongs to VM {owner} now")));
+    }
+    match tasks.iter().find(|task| task.kind() != VOLUME_TASK) {
+        Some(task) => Err(Failure::changed(format!("{} works on VM {owner}", task.kind()))),
+        None => Ok(()),
     }
 }
 

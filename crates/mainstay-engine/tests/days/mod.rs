@@ -38,10 +38,16 @@ pub struct Tale {
     pub text: String,
 }
 
+/// Handshakes cost more than all else, so that from a million on only each tenth seed has them with Proxmox VE.
+fn is_plain(seed: u64) -> bool {
+    seed >= 1_000_000 && !seed.is_multiple_of(10)
+}
+
 /// Lives through one seed.
 pub fn live(seed: u64) -> Tale {
     let mut rng = Entropy::from_seed(seed).fork("hardship").rng();
-    let shape = Shape::draw(&mut rng);
+    let mut shape = Shape::draw(&mut rng);
+    shape.world.plain = is_plain(seed);
     on_stage(seed, shape.world.clone(), async |stage| {
         Life::new(stage, &shape).live(shape.clone(), rng).await
     })

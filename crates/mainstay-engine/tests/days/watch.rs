@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use aho_corasick::AhoCorasick;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use mainstay_engine::{Event, StepEvent};
+use mainstay_engine::{Event, MemoryDisk, StepEvent};
 use mainstay_sim::{Deed, Standing, Struck, Witness, World};
 use pve_sim::{Effect, Inventory, Observer, Seen};
 use tokio::time::Instant;
@@ -26,7 +27,9 @@ pub struct Watch {
     /// Our machines, with the address and the SMBIOS UUID that each must have.
     ours: BTreeMap<u32, (IpAddr, String)>,
     world: Weak<World>,
-    secrets: Vec<String>,
+    secrets: AhoCorasick,
+    /// Where the secrets are to lie before anything is done.
+    folder: Arc<MemoryDisk>,
     began: Instant,
     seen: Mutex<Memory>,
 }
@@ -57,7 +60,8 @@ impl Watch {
             before: stage.world.datacenter().inspect(),
             ours,
             world: Arc::downgrade(&stage.world),
-            secrets: secrets(stage),
+            secrets: AhoCorasick::new(secrets(stage)).expect("some words"),
+            folder: stage.folder.clone(),
             began: Instant::now(),
             seen: Mutex::default(),
         });
@@ -129,7 +133,7 @@ impl Watch {
     }
 
     fn no_secret(&self, place: &str, text: &str) {
-        if self.secrets.iter().any(|secret| text.contains(secret.as_str())) {
+        if self.secrets.is_match(text) {
             self.wrong(format!("a secret in {place}"));
         }
     }
@@ -148,7 +152,7 @@ impl Watch {
                 &format!("{:?} {:?}", vm.config, vm.pending),
             );
         }
-        for (path, content) in stage.disk.files() {
+        for (path, content) in stage.disk.files().into_iter().chain(stage.folder.files()) {
             self.no_secret(&path.display().to_string(), &String::from_utf8_lossy(&content));
         }
         let told = stage.told.lock().expect("reads");
@@ -334,9 +338,13 @@ impl Observer for Watch {
 
     fn effect(&self, by: &str, effect: &Effect) {
         // What an administrator does is his own affair.
-        if by.contains('!')
-            && let Some(wrong) = self.judge(effect)
-        {
+        if !by.contains('!') {
+            return;
+        }
+        if self.folder.files().is_empty() {
+            self.wrong(format!("{effect:?} before the secrets were kept"));
+        }
+        if let Some(wrong) = self.judge(effect) {
             self.wrong(wrong);
         }
     }

@@ -73,7 +73,7 @@ pub fn brew(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng) -> 
     }
     if rng.random_bool(0.3) {
         told.push("our disk is full".into());
-        stage.disk.set_full(true);
+        stage.set_full(true);
     }
     for machine in &field.machines {
         if rng.random_bool(0.3) {
@@ -104,7 +104,7 @@ pub fn calm(stage: &Stage, field: &Field, watch: &Watch) {
     }
     stage.world.datacenter().lab().join_links();
     stage.world.datacenter().lab().take_space("local-lvm", 0);
-    stage.disk.set_full(false);
+    stage.set_full(false);
     for machine in &field.machines {
         stage.world.set_node_faults(machine, NodeFaults::default());
     }
@@ -272,7 +272,7 @@ async fn strike(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng)
             format!("storage lock on {host} held {moment:?}")
         }
         5 => {
-            stage.disk.set_full(rng.random_bool(0.5));
+            stage.set_full(rng.random_bool(0.5));
             "our disk".into()
         }
         6 => {

@@ -4,14 +4,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mainstay_engine::{
-    Disk, Event, Events, Holder, Journal, MemoryDisk, Report, Run, RunError, Site, StepEvent, Told, Wanted, converge, derive,
-    keys, look_and_plan,
+    Disk, Event, Events, Holder, Journal, MemoryDisk, Report, Run, RunError, SecretsFile, Site, StepEvent, Told, Wanted,
+    converge, derive, keys, look_and_plan, readers,
 };
 use mainstay_net::{Entropy, Env, SimulateError, Trust, Wall, simulate};
 use mainstay_plan::{Observed, Plan, StepId};
 use mainstay_sim::{Mode, World, WorldSpec};
 use mainstay_spec::{Distro, Environment, Spec};
 use pve_api::{Client, ClientOptions, Endpoint};
+use sops_file::Identity;
 use talos_api::factory::Factory;
 use talos_config::versions::Contract;
 use talos_config::{Secrets, ServiceAccountKey};
@@ -30,11 +31,15 @@ pools:
   worker: { count: 2, cpu: 2, memory: 4GiB, disk: 20GiB, addresses: 10.0.0.21+, vmids: 3000+ }
 ";
 
+const SECRETS: &str = "cluster.secrets.yaml";
+
 /// What stands on the stage.
 pub struct Stage {
     pub world: Arc<World>,
     pub env: Env,
     pub disk: Arc<MemoryDisk>,
+    /// Where the cluster's file and its secrets lie, for all who work on it.
+    pub folder: Arc<MemoryDisk>,
     pub secrets: Secrets,
     pub told: Arc<Mutex<Vec<Told>>>,
     /// Moves with every event.
@@ -71,6 +76,7 @@ impl Stage {
             world: Arc::new(world),
             env,
             disk: Arc::default(),
+            folder: Arc::default(),
             secrets,
             told: Arc::default(),
             beat: Arc::default(),
@@ -87,6 +93,7 @@ impl Stage {
             world: self.world.clone(),
             env: self.env.clone(),
             disk: Arc::default(),
+            folder: Arc::default(),
             secrets,
             told: Arc::default(),
             beat: Arc::default(),
@@ -100,6 +107,7 @@ impl Stage {
             world: self.world.clone(),
             env: self.env.clone(),
             disk: Arc::default(),
+            folder: self.folder.clone(),
             secrets: self.secrets.clone(),
             told: self.told.clone(),
             beat: self.beat.clone(),
@@ -130,7 +138,10 @@ impl Stage {
         let target = format!("{}:{}", url.host_str().expect("a host"), url.port().expect("a port"))
             .parse()
             .expect("a target");
-        let trust = Trust::Pin(self.world.fingerprint().expect("a fingerprint").parse().expect("reads"));
+        let trust = match self.world.fingerprint() {
+            Some(fingerprint) => Trust::Pin(fingerprint.parse().expect("reads")),
+            None => Trust::Plain,
+        };
         let login = self.world.token().expect("a token").parse().expect("reads");
         Client::new(
             &self.env,
@@ -178,7 +189,29 @@ impl Stage {
     pub async fn converge(&self, file: &str, wanted: Wanted) -> Result<Report, RunError> {
         let spec = self.spec(file);
         let site = self.site(&spec);
-        converge(&self.run(&spec, &site, wanted), &mut |_, _| true).await
+        converge(&self.run(&spec, &site, wanted), &mut |_, _| self.keep_secrets()).await
+    }
+
+    /// As `up` has it: a yes comes first, and the secrets before anything that needs them.
+    pub fn keep_secrets(&self) -> bool {
+        if self.are_secrets_kept() {
+            return true;
+        }
+        let key = Identity::generate();
+        let file = SecretsFile::new(self.folder.clone(), SECRETS.into(), Vec::new());
+        let readers = readers(None, &[key]).expect("a reader");
+        file.store(&self.secrets, &readers, self.env.wall.now(), &self.env.entropy)
+            .is_ok()
+    }
+
+    pub fn are_secrets_kept(&self) -> bool {
+        self.folder.read(SECRETS.as_ref()).is_ok_and(|file| file.is_some())
+    }
+
+    /// Everything that we write to is full, or has room again.
+    pub fn set_full(&self, full: bool) {
+        self.disk.set_full(full);
+        self.folder.set_full(full);
     }
 
     pub async fn up(&self, file: &str) -> Result<Report, RunError> {

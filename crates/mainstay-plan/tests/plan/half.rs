@@ -164,6 +164,23 @@ fn a_fill_that_still_runs_in_pve_is_waited_for_and_its_volume_is_not_taken_for_a
 }
 
 #[test]
+fn a_volume_that_is_on_its_way_out_is_waited_for_lest_the_next_disk_take_its_name() {
+    let mut world = killed_after(ONE, |step| is(step, "machine.claim"));
+    let (upid, kind) = ("UPID:pve2:1".to_owned(), "imgdel".to_owned());
+    let (subject, host) = ("2001@nfs".to_owned(), "pve2".to_owned());
+    world.observed.tasks.push(Task {
+        upid,
+        kind,
+        subject,
+        host,
+    });
+    expect![[r#"
+        . change lab-cp-1 held: its PVE task imgdel still runs
+        . bootstrap cluster held: lab-cp-1 is held"#]]
+    .assert_eq(&world.plan().render());
+}
+
+#[test]
 fn the_volume_of_a_fill_that_broke_off_is_freed_before_the_next() {
     let mut world = killed_after(ONE, |step| is(step, "machine.claim"));
     world.leftover(2001, false);

@@ -41,8 +41,10 @@ impl Upid {
         self.field(6)
     }
 
+    /// The VM that it works on. The end of a volume names its owner and its storage: `101@local-lvm`.
     pub fn vmid(&self) -> Option<Vmid> {
-        self.subject().parse().ok()
+        let (owner, _) = self.subject().split_once('@').unwrap_or((self.subject(), ""));
+        owner.parse().ok()
     }
 
     /// Who started it: `user@realm` or `user@realm!token`.
@@ -117,6 +119,15 @@ mod tests {
     fn an_upload_has_no_subject_and_a_long_uptime_nine_digits() {
         let upid: Upid = "UPID:pve1:00000D35:10004C2BE:6AFA189B:imgcopy::root@pam!rt:".parse().unwrap();
         assert_eq!((upid.subject(), upid.vmid()), ("", None));
+    }
+
+    #[test]
+    fn the_end_of_a_volume_is_work_on_its_vm() {
+        let vmid = |subject: &str| {
+            let text = format!("UPID:pve1:00000E70:000501E4:6AFA193D:imgdel:{subject}:root@pam:");
+            text.parse::<Upid>().unwrap().vmid().map(|vmid| vmid.get())
+        };
+        assert_eq!((vmid("101@vmstore"), vmid("local")), (Some(101), None));
     }
 
     #[test]
