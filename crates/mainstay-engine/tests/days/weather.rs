@@ -221,14 +221,13 @@ fn bad_day(rng: &mut impl Rng) -> NodeFaults {
 }
 
 /// Things that happen one after the other until the time is over.
-pub async fn trouble(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng, lasts: Duration) -> Vec<String> {
+pub async fn trouble(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng, lasts: Duration, told: &mut Vec<String>) {
     let end = Instant::now() + lasts;
-    let mut told = Vec::new();
     loop {
         let pause = Duration::from_millis(rng.random_range(100..40_000));
         if Instant::now() + pause >= end {
             tokio::time::sleep_until(end).await;
-            return told;
+            return;
         }
         sleep(pause).await;
         watch.harmed();

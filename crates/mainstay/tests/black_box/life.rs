@@ -1,5 +1,7 @@
 //! A cluster's whole life on a simulated datacenter, over loopback.
 
+use pve_api::cluster;
+
 use crate::stage::{AGE_KEY, Sim, in_order};
 
 #[test]
@@ -81,6 +83,37 @@ fn what_cannot_be_done_now_is_held_and_says_so() {
     stage.run(&["up", "--yes", "--json"]).golden("held-up-json");
     stage.run(&["plan", "--check"]).golden("held-plan-check");
     sim.protect("box-worker-2", false);
+    assert_eq!(stage.run(&["up", "--yes"]).code, Some(0));
+}
+
+#[test]
+fn a_disk_without_room_for_the_secrets_stops_up_before_anything_is_done() {
+    let sim = Sim::start();
+    let stage = sim
+        .stage()
+        .file("cluster.yaml", sim.cluster(79))
+        .with("SOPS_AGE_KEY", AGE_KEY);
+    let said = stage.run_on_full_disk(&["up", "--yes"]);
+    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("cluster.secrets.yaml cannot be written"),
+        "{}",
+        said.stderr
+    );
+    let files = std::fs::read_dir(stage.path("")).expect("a folder");
+    let left: Vec<_> = files.map(|file| file.expect("a file").file_name()).collect();
+    assert!(
+        !left
+            .iter()
+            .any(|name| name.to_string_lossy().contains("secrets") || name.to_string_lossy().starts_with('.')),
+        "{left:?}"
+    );
+    let guests = sim.ask(async |pve| {
+        pve.call(cluster::resources(Some(cluster::ResourceKind::Vm)))
+            .await
+            .expect("a list")
+    });
+    assert_eq!(guests.len(), 0, "{guests:?}");
     assert_eq!(stage.run(&["up", "--yes"]).code, Some(0));
 }
 

@@ -128,6 +128,20 @@ impl Stage {
         command
     }
 
+    /// A run that can write no byte to any file.
+    #[expect(clippy::disallowed_methods, reason = "the shell sets limits, which std does not")]
+    pub fn run_on_full_disk(&self, arguments: &[&str]) -> Said {
+        let mut shell = Command::new("/bin/sh");
+        shell
+            .args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"", PROGRAM])
+            .args(arguments)
+            .env_clear()
+            .envs(&self.variables)
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        self.finish(arguments, shell.output().expect("the program runs"))
+    }
+
     fn finish(&self, arguments: &[&str], output: Output) -> Said {
         let steady = |bytes: &[u8]| self.steady(&String::from_utf8_lossy(bytes));
         Said {
