@@ -283,7 +283,9 @@ async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Result<Ou
     let Some(carrier) = Carrier::of(plan, run, observed) else {
         return Ok(work.await);
     };
-    match lease::take(run.site, &limits, &carrier).await {
+    let taken = run.stop.run_until_cancelled(lease::take(run.site, &limits, &carrier)).await;
+    match taken.unwrap_or(Ok(None)) {
+        // Who was told to stop meanwhile begins nothing, and gives the lease back.
         Ok(None) => {}
         Ok(Some(taken)) => return Err(RunError::Leased(taken)),
         Err(failure) if plan.is_disruptive() => return Ok(without_lease(run, plan, failure)),
