@@ -125,7 +125,7 @@ mod tests {
     fn the_end_of_a_volume_is_work_on_its_vm() {
         let vmid = |subject: &str| {
             let text = format!("UPID:pve1:00000E70:000501E4:6AFA193D:imgdel:{subject}:root@pam:");
-            text.parse::<Upid>().unwrap().vmid().map(|vmid| vmid.get())
+            text.parse::<Upid>().unwrap().vmid().map(crate::Vmid::get)
         };
         assert_eq!((vmid("101@vmstore"), vmid("local")), (Some(101), None));
     }
