@@ -158,6 +158,9 @@ impl From<SecretsError> for Problem {
         let problem = Self::refused(error.to_string());
         let SecretsError::Sops { source, .. } = &error else {
             let problem = match &error {
+                SecretsError::Write { .. } => {
+                    Self::plain(error.to_string()).help("nothing was changed; make room for it, and run it again")
+                }
                 SecretsError::Exists { .. } => problem.help("it is never written over; move it away if it is of no use any more"),
                 _ => problem,
             };

@@ -96,7 +96,7 @@ fn a_disk_without_room_for_the_secrets_stops_up_before_anything_is_done() {
     let said = stage.run_on_full_disk(&["up", "--yes"]);
     assert_eq!(said.code, Some(1), "{}", said.stderr);
     assert!(
-        said.stderr.contains("cluster.secrets.yaml cannot be written"),
+        said.stderr.contains("cluster.secrets.yaml cannot be written") && said.stderr.contains("nothing was changed"),
         "{}",
         said.stderr
     );
