@@ -260,19 +260,12 @@ pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure
         digest: config.digest,
         ..qemu::Change::default()
     };
-    match site.pve.call(qemu::change(&place.host, place.vmid, &change)).await {
-        Ok(Some(upid)) => {
-            note(site, "machine.fill", &fill.vm.to_string(), &upid);
-            copied(site, voice, &upid).await?;
-            Ok(())
-        }
-        Ok(None) => Ok(()),
-        Err(error) if error.is_unknown() => {
-            await_lost_task(site, voice, &place).await?;
-            Err(error.into())
-        }
-        Err(error) => Err(error.into()),
+    let call = qemu::change(&place.host, place.vmid, &change);
+    if let Some(upid) = once(site, voice, &place, call).await? {
+        note(site, "machine.fill", &fill.vm.to_string(), &upid);
+        copied(site, voice, &upid).await?;
     }
+    Ok(())
 }
 
 /// What of the fill is not there yet.
@@ -377,7 +370,7 @@ fn efi(store: &str) -> Result<Drive, Failure> {
 }
 
 /// Grows a disk to an absolute size; one that is as large already is done.
-pub async fn grow(site: &Site, vm: &VmRef, slot_name: &str, to: Gib) -> Result<(), Failure> {
+pub async fn grow(site: &Site, voice: &Voice, vm: &VmRef, slot_name: &str, to: Gib) -> Result<(), Failure> {
     let (place, config) = Place::config(site, vm).await?;
     let slot = slot(slot_name)?;
     let drive = config
@@ -389,7 +382,7 @@ pub async fn grow(site: &Site, vm: &VmRef, slot_name: &str, to: Gib) -> Result<(
         return Ok(());
     }
     begin(site, "machine.grow", &vm.to_string());
-    if let Some(upid) = site.pve.call(qemu::resize(&place.host, place.vmid, slot, wanted)).await? {
+    if let Some(upid) = once(site, voice, &place, qemu::resize(&place.host, place.vmid, slot, wanted)).await? {
         follow(site, "machine.grow", &vm.to_string(), &upid).await?;
     }
     let (place, config) = Place::config(site, vm).await?;
@@ -415,13 +408,13 @@ async fn measure(site: &Site, place: &Place, config: &VmConfig, slot: Slot, driv
     Ok(())
 }
 
-pub async fn start(site: &Site, vm: &VmRef) -> Result<(), Failure> {
+pub async fn start(site: &Site, voice: &Voice, vm: &VmRef) -> Result<(), Failure> {
     let (place, running) = Place::power(site, vm).await?;
     if running {
         return Ok(());
     }
     begin(site, "machine.start", &vm.to_string());
-    let upid = site.pve.call(qemu::start(&place.host, place.vmid)).await?;
+    let upid = once(site, voice, &place, qemu::start(&place.host, place.vmid)).await?;
     match follow(site, "machine.start", &vm.to_string(), &upid).await {
         // Somebody was faster.
         Err(_) if is_running(site, &place).await? => Ok(()),
@@ -497,14 +490,12 @@ fn apply(change: &mut qemu::Change, setting: &Setting, config: &VmConfig) -> Res
 pub async fn reboot(site: &Site, voice: &Voice, vm: &VmRef, address: std::net::Ipv4Addr) -> Result<(), Failure> {
     let (place, running) = Place::power(site, vm).await?;
     if !running {
-        return start(site, vm).await;
+        return start(site, voice, vm).await;
     }
     talos::can_be_spared(site, address).await?;
     begin(site, "machine.reboot", &vm.to_string());
-    let upid = site
-        .pve
-        .call(qemu::reboot(&place.host, place.vmid, SHUTDOWN_PATIENCE))
-        .await?;
+    let call = qemu::reboot(&place.host, place.vmid, SHUTDOWN_PATIENCE);
+    let upid = once(site, voice, &place, call).await?;
     follow(site, "machine.reboot", &vm.to_string(), &upid).await?;
     wait::until(
         site,
@@ -526,7 +517,7 @@ pub async fn reboot(site: &Site, voice: &Voice, vm: &VmRef, address: std::net::I
     .await
 }
 
-pub async fn stop(site: &Site, vm: &VmRef) -> Result<(), Failure> {
+pub async fn stop(site: &Site, voice: &Voice, vm: &VmRef) -> Result<(), Failure> {
     let Some((place, status)) = Place::read(site, vm, qemu::status).await? else {
         return Ok(());
     };
@@ -534,7 +525,7 @@ pub async fn stop(site: &Site, vm: &VmRef) -> Result<(), Failure> {
         return Ok(());
     }
     begin(site, "machine.stop", &vm.to_string());
-    let upid = site.pve.call(qemu::stop(&place.host, place.vmid, true)).await?;
+    let upid = once(site, voice, &place, qemu::stop(&place.host, place.vmid, true)).await?;
     follow(site, "machine.stop", &vm.to_string(), &upid).await?;
     if is_running(site, &place).await? {
         Err(Failure::changed(format!("{vm} runs again although it was stopped")))
@@ -545,7 +536,14 @@ pub async fn stop(site: &Site, vm: &VmRef) -> Result<(), Failure> {
 
 /// Destroys a stopped VM with its disks. All three proofs and Proxmox VE's quorum are read right before: without quorum PVE would destroy
 /// the disks and keep the VM.
-pub async fn delete(site: &Site, machine: &str, vm: &VmRef, uuid: Uuid, volumes: &[String]) -> Result<(), Failure> {
+pub async fn delete(
+    site: &Site,
+    voice: &Voice,
+    machine: &str,
+    vm: &VmRef,
+    uuid: Uuid,
+    volumes: &[String],
+) -> Result<(), Failure> {
     let (status, read) = tokio::join!(site.pve.call(cluster::status()), Place::read(site, vm, qemu::config));
     let Some((place, config)) = read? else {
         return Ok(());
@@ -574,7 +572,7 @@ pub async fn delete(site: &Site, machine: &str, vm: &VmRef, uuid: Uuid, volumes:
         purge: true,
         destroy_unreferenced_disks: true,
     };
-    match site.pve.call(qemu::delete(&place.host, place.vmid, options)).await {
+    match once(site, voice, &place, qemu::delete(&place.host, place.vmid, options)).await {
         Ok(Some(upid)) => follow(site, "machine.delete", machine, &upid).await,
         Ok(None) => Ok(()),
         Err(error) if error.is_missing() => Ok(()),
@@ -599,20 +597,19 @@ fn prove(machine: &str, vm: &VmRef, uuid: Uuid, config: &VmConfig) -> Result<(),
 /// Destroys a disk that no VM refers to, and that nobody makes right now: names are given again as soon as they are free.
 pub async fn delete_volume(site: &Site, voice: &Voice, at: &StorageAt, volume: &str) -> Result<(), Failure> {
     let (host, volid): (pve_api::Host, Volid) = (named(&at.host)?, named(volume)?);
-    if let Some(owner) = volid.owner() {
-        check_unused(site, &volid, owner).await?;
-    }
-    match site.pve.call(storage::delete(&host, &volid)).await {
+    let call = storage::delete(&host, &volid);
+    let sent = match volid.owner() {
+        Some(vmid) => {
+            check_unused(site, &volid, vmid).await?;
+            once(site, voice, &Place { host, vmid }, call).await
+        }
+        None => site.pve.call(call).await,
+    };
+    match sent {
         Ok(Some(upid)) => follow(site, "volume.delete", volume, &upid).await,
         Ok(None) => Ok(()),
         Err(error) if error.is_missing() => Ok(()),
-        Err(error) => {
-            // One that comes late would destroy the disk that has the name by then.
-            if let Some(vmid) = volid.owner().filter(|_| error.is_unknown()) {
-                await_lost_task(site, voice, &Place { host, vmid }).await?;
-            }
-            Err(error.into())
-        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -683,12 +680,23 @@ async fn settle_tasks(site: &Site, voice: &Voice, place: &Place) -> Result<(), F
     Ok(())
 }
 
+/// Sends a request that must not come twice: the second of two may come late, and find somebody else under the same number or name.
+async fn once<T>(site: &Site, voice: &Voice, place: &Place, call: Call<T>) -> Result<T, Error> {
+    let sent = site.pve.call(call).await;
+    if sent.as_ref().is_err_and(Error::is_unknown) {
+        await_lost_task(site, voice, place).await;
+    }
+    sent
+}
+
 /// The answer to a request was lost. Until it either shows as a task or can no longer begin, repeating it could do it twice.
-async fn await_lost_task(site: &Site, voice: &Voice, place: &Place) -> Result<(), Failure> {
+async fn await_lost_task(site: &Site, voice: &Voice, place: &Place) {
     let began = tokio::time::Instant::now();
     while began.elapsed() < MAY_STILL_BEGIN {
         if !running_tasks(site, place).await.unwrap_or_default().is_empty() {
-            return settle_tasks(site, voice, place).await;
+            // Whether it could be followed to its end shows when the action looks again.
+            let _ = settle_tasks(site, voice, place).await;
+            return;
         }
         voice.wait(
             "the answer was lost; looking whether the request was carried out",
@@ -696,5 +704,4 @@ async fn await_lost_task(site: &Site, voice: &Voice, place: &Place) -> Result<()
         );
         tokio::time::sleep(site.jitter(Duration::from_secs(2))).await;
     }
-    Ok(())
 }
