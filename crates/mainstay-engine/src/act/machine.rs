@@ -254,6 +254,8 @@ pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure
     if set == VmConfig::default() {
         return Ok(());
     }
+    let system = fill.system.as_ref().map(|disk| slot(&disk.slot)).transpose()?;
+    let makes_system = system.is_some_and(|slot| set.drives.contains_key(&slot));
     begin(site, "machine.fill", &fill.vm.to_string());
     let change = qemu::Change {
         set,
@@ -264,6 +266,10 @@ pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure
     if let Some(upid) = once(site, voice, &place, call).await? {
         note(site, "machine.fill", &fill.vm.to_string(), &upid);
         copied(site, voice, &upid).await?;
+    }
+    // Started by somebody before it had a disk, it would never look for one. Nothing lives on a disk that was made just now.
+    if makes_system {
+        stop(site, voice, &fill.vm).await?;
     }
     Ok(())
 }
