@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use mainstay_net::{Dialer, Entropy, Network, Wall};
@@ -38,6 +38,15 @@ pub struct SimEnv {
 /// A handle; clones share the datacenter.
 #[derive(Clone)]
 pub struct Datacenter(Arc<Inner>);
+
+/// The datacenter, as long as somebody else has it.
+pub(crate) struct WeakDatacenter(Weak<Inner>);
+
+impl WeakDatacenter {
+    pub(crate) fn upgrade(&self) -> Option<Datacenter> {
+        self.0.upgrade().map(Datacenter)
+    }
+}
 
 struct Inner {
     state: Mutex<State>,
@@ -110,6 +119,10 @@ impl Datacenter {
     /// Starts an endpoint per host; dropping the result takes them down.
     pub async fn serve(&self, at: BTreeMap<String, SocketAddr>) -> io::Result<Serving> {
         http::serve(self, at).await
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakDatacenter {
+        WeakDatacenter(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mainstay_net::{Dialer, Entropy, SimNet, Target, Wall};
 use pve_sim::faults::{Fault, Rule};
-use pve_sim::guest::Pace;
+use pve_sim::guest::{Guest, Guests, Hardware, Pace};
 use pve_sim::http::Request;
 use pve_sim::{Datacenter, Effect, NoOs, Observer, Seen, SimEnv, Verdict, World};
 use serde_json::Value;
@@ -15,6 +15,10 @@ use tokio::time::Instant;
 const TOKEN: &str = "PVEAPIToken=root@pam!mainstay=00000000-0000-4000-8000-000000000001";
 
 fn world() -> (Datacenter, SimNet) {
+    world_of(Arc::new(NoOs))
+}
+
+fn world_of(guests: Arc<dyn Guests>) -> (Datacenter, SimNet) {
     let net = SimNet::new(Entropy::from_seed(1));
     let env = SimEnv {
         network: Arc::new(net.clone()),
@@ -24,7 +28,7 @@ fn world() -> (Datacenter, SimNet) {
         pace: Pace::default(),
         tls: false,
     };
-    (Datacenter::new(World::default(), env, Arc::new(NoOs)), net)
+    (Datacenter::new(World::default(), env, guests), net)
 }
 
 async fn send(dc: &Datacenter, verb: &str, path: &str, form: &str) -> Option<(u16, Value)> {
@@ -126,6 +130,34 @@ impl Observer for Notes {
             self.0.lock().expect("not poisoned").push(format!("{by} {vmid}"));
         }
     }
+}
+
+/// A guest keeps its hardware, and with it the switch that ends its VM.
+struct Keeper {
+    _hardware: Hardware,
+}
+
+impl Guest for Keeper {
+    fn reset(&mut self) {}
+}
+
+struct Keepers;
+
+impl Guests for Keepers {
+    fn power_on(&self, hardware: Hardware) -> Box<dyn Guest> {
+        Box::new(Keeper { _hardware: hardware })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_datacenter_that_nobody_has_any_more_is_gone_with_its_running_vms() {
+    let (dc, _) = world_of(Arc::new(Keepers));
+    let notes = Arc::new(Notes::default());
+    dc.observe(Arc::clone(&notes) as Arc<dyn Observer>);
+    done(&dc, "POST", "/nodes/pve1/qemu", "vmid=100").await;
+    assert_eq!(done(&dc, "POST", "/nodes/pve1/qemu/100/status/start", "").await, ["OK"]);
+    drop(dc);
+    assert_eq!(Arc::strong_count(&notes), 1, "the datacenter still has its observer");
 }
 
 #[tokio::test(start_paused = true)]

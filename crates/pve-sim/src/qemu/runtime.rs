@@ -132,12 +132,14 @@ pub(super) fn power_on(job: &Job, vmid: u32, conf: &Conf) {
     job.dc.tell(job, &Effect::VmStarted { vmid });
 }
 
-/// The guest's own way to end or restart its VM. It may be used from within a call into the guest, so it acts later.
+/// The guest's own way to end or restart its VM. It may be used from within a call into the guest, so it acts later. A datacenter
+/// holds its guests, so a guest must not hold its datacenter: neither would ever go.
 fn switch_of(dc: &Datacenter, vmid: u32, generation: u64) -> PowerSwitch {
-    let dc = dc.clone();
+    let dc = dc.downgrade();
     PowerSwitch::new(move |event| {
-        if event == PowerEvent::Off {
-            let dc = dc.clone();
+        if event == PowerEvent::Off
+            && let Some(dc) = dc.upgrade()
+        {
             tokio::spawn(async move { process_ended(&dc, vmid, generation) });
         }
     })
