@@ -40,7 +40,10 @@ pub struct Site {
     jitter: Mutex<rand_chacha::ChaCha20Rng>,
 }
 
-pub type Nodes = BTreeMap<String, mainstay_plan::Node>;
+pub type Nodes = BTreeMap<String, mainstay_kube::Node>;
+
+/// Why a Node counts for nothing that was told before its machine's last boot.
+pub const EARLIER_BOOT: &str = "what Kubernetes tells of it is from before its last boot";
 
 /// A list of nodes is as good as new for this long: whoever waits for a node looks at one list with all others.
 const NODES_FRESH: Duration = Duration::from_millis(900);
@@ -150,16 +153,7 @@ impl Keys {
 
     pub async fn nodes_at(&self, address: Ipv4Addr) -> Result<Nodes, mainstay_kube::Error> {
         let nodes = self.kubernetes_at(address)?.nodes().await?;
-        let node = |node: mainstay_kube::Node| {
-            (
-                node.name.clone(),
-                mainstay_plan::Node {
-                    ready: node.is_ready(),
-                    why: node.why_not_ready(),
-                },
-            )
-        };
-        Ok(nodes.into_iter().map(node).collect())
+        Ok(nodes.into_iter().map(|node| (node.name.clone(), node)).collect())
     }
 
     /// The Kubernetes API on one control plane. Its certificate is for its own address too, so the VIP is not needed.

@@ -11,6 +11,8 @@ pub struct Node {
     pub name: String,
     /// `v1.35.2`.
     pub kubelet: String,
+    /// The boot of the machine in which the kubelet told all this, as the kernel names it; empty where it did not say.
+    pub boot: String,
     /// Addresses and hostname.
     pub addresses: Vec<String>,
     pub labels: BTreeMap<String, String>,
@@ -56,6 +58,10 @@ impl From<KubeNode> for Node {
     fn from(node: KubeNode) -> Self {
         let status = node.status.unwrap_or_default();
         let spec = node.spec.unwrap_or_default();
+        let (kubelet, boot) = status
+            .node_info
+            .map(|info| (info.kubelet_version, info.boot_id))
+            .unwrap_or_default();
         let ready = status
             .conditions
             .unwrap_or_default()
@@ -68,7 +74,8 @@ impl From<KubeNode> for Node {
         };
         Self {
             name: node.metadata.name.unwrap_or_default(),
-            kubelet: status.node_info.map(|info| info.kubelet_version).unwrap_or_default(),
+            kubelet,
+            boot,
             addresses: status
                 .addresses
                 .unwrap_or_default()

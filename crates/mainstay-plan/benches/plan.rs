@@ -107,6 +107,7 @@ fn multiply(observed: &mut Observed, desired: &Desired) {
             Node {
                 ready: true,
                 why: String::new(),
+                stale: false,
             },
         );
         let Some(Talos::Running(node)) = observed.talos.get("prod-w-1") else {

@@ -358,6 +358,8 @@ pub struct Node {
     pub ready: bool,
     /// Why it is not ready, in the kubelet's words.
     pub why: String,
+    /// All that is known was told before the machine's last boot, perhaps by another machine of this name. It is not ready then.
+    pub stale: bool,
 }
 
 /// Somebody on an address.

@@ -148,8 +148,8 @@ impl<'a> Course<'_, 'a> {
     /// The Kubernetes Node is as it should be.
     fn is_node_well(&self, wanted: &Wanted) -> bool {
         let kubernetes = self.survey.observed.kubernetes.yes();
-        let registered = || kubernetes.is_some_and(|kubernetes| kubernetes.nodes.contains_key(wanted.name()));
-        self.is_ready(wanted) || (self.node_state() == NodeState::Registered && registered())
+        let node = kubernetes.and_then(|kubernetes| kubernetes.nodes.get(wanted.name()));
+        node.is_some_and(|node| node.ready || (self.node_state() == NodeState::Registered && !node.stale))
     }
 
     /// Whether there is an etcd cluster. On a doubt there may be one.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::wait::{self, Look, Steady};
 use crate::event::Voice;
 use crate::failure::{Failure, Kind};
-use crate::site::Site;
+use crate::site::{EARLIER_BOOT, Site};
 
 const REGISTERED: Duration = Duration::from_secs(900);
 /// Readiness comes and goes while a machine starts: it counts when it holds.
@@ -35,14 +35,26 @@ pub async fn await_ready(site: &Site, voice: &Voice, machine: &str, until: NodeS
                     .unwrap_or_else(|| "its kubelet has not registered yet".into()),
             ));
         };
-        let good = until == NodeState::Registered || node.ready;
-        Ok(match (steady.seen(good), good) {
-            (true, _) => Look::Done(()),
-            (false, true) => Look::NotYet("ready; watching that it stays so".into()),
-            (false, false) => Look::NotYet(node.why.clone()),
-        })
+        let good = until == NodeState::Registered || node.is_ready();
+        match (steady.seen(good), good) {
+            (true, _) => is_of_this_boot(site, machine, node).await,
+            (false, true) => Ok(Look::NotYet("ready; watching that it stays so".into())),
+            (false, false) => Ok(Look::NotYet(node.why_not_ready())),
+        }
     })
     .await
+}
+
+/// For most of a minute Kubernetes believes a kubelet that is gone: only what was told in the boot that runs now counts.
+async fn is_of_this_boot(site: &Site, machine: &str, node: &mainstay_kube::Node) -> Result<Look<()>, Failure> {
+    let Some(address) = site.addresses.get(machine) else {
+        return Ok(Look::Done(()));
+    };
+    Ok(match site.node(*address)?.boot_id().await {
+        Ok(boot) if boot == node.boot => Look::Done(()),
+        Ok(_) => Look::NotYet(EARLIER_BOOT.into()),
+        Err(error) => Look::NotYet(why_no_answer(&error)),
+    })
 }
 
 /// What the machine itself says is in the way. It tells much, and little of it changes within seconds.

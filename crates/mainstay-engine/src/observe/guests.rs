@@ -13,7 +13,7 @@ use talos_api::{Access, Error, Presence, ServiceState, presence};
 use uuid::Uuid;
 
 use super::Scope;
-use crate::site::{Site, TALOS_PORT};
+use crate::site::{EARLIER_BOOT, Site, TALOS_PORT};
 
 /// How long one machine may take to tell all about itself.
 const ASKING: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ pub async fn look(site: &Site, scope: &Scope<'_>, running: &BTreeMap<String, Ipv
     });
     let told: BTreeMap<String, Told> = join_all(asked).await.into_iter().collect();
     let etcd = etcd(scope, running, &told);
-    let kubernetes = kubernetes(site, running, scope, &etcd).await;
+    let kubernetes = kubernetes(site, running, scope, &etcd, &told).await;
     Guests {
         talos: told.into_iter().map(|(name, told)| (name, told.talos)).collect(),
         etcd,
@@ -47,15 +47,20 @@ pub async fn look(site: &Site, scope: &Scope<'_>, running: &BTreeMap<String, Ipv
     }
 }
 
-/// One machine's answer, with what it knows of etcd's members.
+/// One machine's answer, with what it knows of etcd's members, and its boot where it tells.
 struct Told {
     talos: Talos,
     members: Option<Vec<talos_api::EtcdMember>>,
+    boot: Option<String>,
 }
 
 impl From<Talos> for Told {
     fn from(talos: Talos) -> Self {
-        Self { talos, members: None }
+        Self {
+            talos,
+            members: None,
+            boot: None,
+        }
     }
 }
 
@@ -85,11 +90,12 @@ async fn ask(site: &Site, access: &Access, address: Ipv4Addr) -> Told {
 }
 
 async fn configured(node: &talos_api::Node, version: Version) -> Told {
-    let (information, status, config, services) = tokio::join!(
+    let (information, status, config, services, boot) = tokio::join!(
         node.get::<SystemInformation>(SystemInformation::ID),
         node.status(),
         node.config(),
         node.services(),
+        node.boot_id(),
     );
     let uuid = information
         .ok()
@@ -124,6 +130,7 @@ async fn configured(node: &talos_api::Node, version: Version) -> Told {
     Told {
         talos: Talos::Running(Box::new(running)),
         members,
+        boot: boot.ok(),
     }
 }
 
@@ -195,6 +202,7 @@ async fn kubernetes(
     running: &BTreeMap<String, Ipv4Addr>,
     scope: &Scope<'_>,
     etcd: &Seen<Vec<Member>>,
+    told: &BTreeMap<String, Told>,
 ) -> Seen<Kubernetes> {
     let Some(keys) = &site.keys else { return Seen::No };
     if *etcd == Seen::No {
@@ -202,7 +210,7 @@ async fn kubernetes(
     }
     let mut why = "no control plane runs".to_owned();
     for (_, address) in running.iter().filter(|(name, _)| scope.control_planes.contains(*name)) {
-        match nodes(keys, *address).await {
+        match nodes(keys, *address, told).await {
             Ok(kubernetes) => return Seen::Yes(kubernetes),
             Err(error) => why = format!("{address}:6443: {error}"),
         }
@@ -210,13 +218,31 @@ async fn kubernetes(
     Seen::Unknown(why)
 }
 
-async fn nodes(keys: &crate::site::Keys, address: Ipv4Addr) -> Result<Kubernetes, mainstay_kube::Error> {
+async fn nodes(
+    keys: &crate::site::Keys,
+    address: Ipv4Addr,
+    told: &BTreeMap<String, Told>,
+) -> Result<Kubernetes, mainstay_kube::Error> {
     let cluster = keys.kubernetes_at(address)?;
     let (version, nodes) = tokio::join!(cluster.version(), keys.nodes_at(address));
+    let boot = |name: &str| told.get(name).and_then(|told| told.boot.as_deref());
     Ok(Kubernetes {
         version: version?,
-        nodes: nodes?,
+        nodes: nodes?
+            .into_iter()
+            .map(|(name, node)| (name.clone(), seen(&node, boot(&name))))
+            .collect(),
     })
+}
+
+/// A Node, as far as it speaks of the machine that runs now.
+fn seen(node: &mainstay_kube::Node, boot: Option<&str>) -> mainstay_plan::Node {
+    let stale = boot.is_some_and(|boot| boot != node.boot);
+    mainstay_plan::Node {
+        ready: node.is_ready() && !stale,
+        why: if stale { EARLIER_BOOT.into() } else { node.why_not_ready() },
+        stale,
+    }
 }
 
 /// `ghcr.io/siderolabs/kubelet:v1.35.2`: the version that the machine is to run.

@@ -1,7 +1,9 @@
 //! A cluster that is there, and a file that changes.
 
+use std::time::Duration;
+
 use crate::stage::{Stage, THREE_AND_TWO, on_stage, settled};
-use mainstay_engine::RunError;
+use mainstay_engine::{Event, RunError, StepEvent};
 use mainstay_plan::RefusalKind;
 use mainstay_sim::WorldSpec;
 
@@ -92,6 +94,38 @@ fn a_disk_that_grew_without_its_config_is_measured_again() {
         let report = settled(stage, stage.up(ONE_AND_ONE).await);
         assert!(report.rounds <= 2, "{}", report.rounds);
         assert_eq!(stage.world.datacenter().inspect().vms[&3000].config["scsi0"], disk);
+    });
+}
+
+/// A machine that is there again before Kubernetes misses the one that had its name.
+const QUICK: &str = "\
+guests: { timing: { firmware: 0.1, kernel: 0.1, initialize: 0.1, apid-restart: 0.1, apid-start: 0.1 } }
+";
+
+#[test]
+fn a_machine_made_anew_is_not_ready_on_its_predecessors_word() {
+    on_stage(15, WorldSpec::parse(QUICK).expect("a world"), async |stage| {
+        settled(stage, stage.up(ONE_AND_ONE).await);
+        let node = async || {
+            let spec = stage.spec(ONE_AND_ONE);
+            let site = stage.site(&spec);
+            site.nodes().await.expect("answers")["small-worker-1"].clone()
+        };
+        let before = node().await;
+        stage.world.datacenter().lab().destroy_vm(3000);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        settled(stage, stage.up(ONE_AND_ONE).await);
+        let heard = stage.told.lock().expect("reads").iter().any(|told| {
+            matches!(&told.event, Event::Step { now: StepEvent::Wait { what, .. }, .. } if what.contains("before its last boot"))
+        });
+        assert!(
+            heard,
+            "it was there before the other was missed, or this shows nothing\n{}",
+            stage.story()
+        );
+        let after = node().await;
+        assert!(after.is_ready(), "{after:?}");
+        assert_ne!(after.boot, before.boot);
     });
 }
 

@@ -349,6 +349,19 @@ fn a_node_that_is_not_ready_is_waited_for() {
 }
 
 #[test]
+fn a_node_that_only_its_predecessor_registered_is_waited_for_even_without_a_cni() {
+    let mut world = empty(&format!("{THREE_AND_TWO}cni: none\n"));
+    assert_eq!(world.settle(), 1);
+    let world = world.blurred(|seen| {
+        if let Seen::Yes(kubernetes) = &mut seen.kubernetes {
+            let node = kubernetes.nodes.get_mut("prod-w-1").unwrap();
+            (node.stale, node.why) = (true, "from before its last boot".to_owned());
+        }
+    });
+    expect!["~ machine prod-w-1 await node: not ready: from before its last boot"].assert_eq(&world.plan().render());
+}
+
+#[test]
 fn without_a_cni_nodes_only_have_to_register() {
     let mut world = empty(&format!("{THREE_AND_TWO}cni: none\n"));
     assert_eq!(world.settle(), 1);

@@ -473,6 +473,7 @@ impl World {
                 Node {
                     ready: ready && up,
                     why: why.to_owned(),
+                    stale: false,
                 },
             )
         };
