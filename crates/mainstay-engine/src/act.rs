@@ -27,7 +27,7 @@ pub async fn act(step: &Step, site: &Site, voice: &Voice) -> Result<(), Failure>
         Action::MachineChange { vm, settings, mark } => machine::change(site, vm, settings, mark).await,
         Action::MachineReboot { vm, address } => machine::reboot(site, voice, vm, *address).await,
         Action::MachineStop { vm } => machine::stop(site, voice, vm).await,
-        Action::MachineDelete { vm, uuid, volumes } => machine::delete(site, voice, &subject, vm, *uuid, volumes).await,
+        Action::MachineDelete { vm, volumes } => machine::delete(site, voice, &subject, vm, volumes).await,
         Action::VolumeDelete { at, volume } => machine::delete_volume(site, voice, at, volume).await,
         Action::TalosConfigure { address, uuid, config } => talos::configure(site, voice, *address, *uuid, config).await,
         Action::TalosAwait { address, uuid } => talos::await_answer(site, voice, *address, *uuid).await,

@@ -67,6 +67,7 @@ impl Carrier {
         let there = ours.filter(is_free).min_by_key(|vm| (goes(vm), vm.vmid)).map(|vm| VmRef {
             host: vm.host.clone(),
             vmid: vm.vmid,
+            uuid: vm.config.yes().and_then(|config| config.uuid).unwrap_or_default(),
         });
         Some(Self {
             is_there: there.is_some(),

@@ -101,7 +101,11 @@ mod tests {
 
     fn start(host: &str, vmid: u32) -> Action {
         Action::MachineStart {
-            vm: VmRef { host: host.into(), vmid },
+            vm: VmRef {
+                host: host.into(),
+                vmid,
+                uuid: uuid::Uuid::nil(),
+            },
         }
     }
 

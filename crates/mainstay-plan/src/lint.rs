@@ -135,6 +135,11 @@ impl<'a> Lint<'a> {
     /// A VM is touched only if it is ours, or is claimed by an earlier step. Lost marks are put back first.
     fn ownership(&mut self, step: &Step) {
         let Some(vm) = step.action.vm() else { return };
+        if let Subject::Machine(name) = &step.subject
+            && vm.uuid != self.desired.uuid(name)
+        {
+            self.say(step.id, format!("takes {vm} for {name} by a UUID that is not its"));
+        }
         let claims = matches!(step.action, Action::MachineClaim(_));
         let Some(there) = self.vms.get(&vm.vmid) else {
             let claimed = |before: &Step| matches!(&before.action, Action::MachineClaim(claim) if claim.vm == *vm);

@@ -61,6 +61,7 @@ impl<'a> Course<'_, 'a> {
         let vm = VmRef {
             host,
             vmid: wanted.machine.vmid,
+            uuid: self.survey.desired.uuid(wanted.name()),
         };
         let claimed = self.claim(wanted, vm.clone());
         let fill = self.whole_fill(wanted, &vm, &storages, image.0);
@@ -78,7 +79,6 @@ impl<'a> Course<'_, 'a> {
         let claim = Claim {
             vm: vm.clone(),
             name: wanted.name().to_owned(),
-            uuid: self.survey.desired.uuid(wanted.name()),
             mark: mark.clone(),
             tags: tags.clone(),
             tags_follow,

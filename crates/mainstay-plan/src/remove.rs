@@ -290,7 +290,6 @@ fn stop(name: &str, owned: &Owned<'_>, needs: Vec<StepId>, draft: &mut Draft) ->
 fn delete(survey: &Survey<'_>, name: &str, owned: &Owned<'_>, needs: Vec<StepId>, draft: &mut Draft) -> StepId {
     let action = Action::MachineDelete {
         vm: owned.at(),
-        uuid: survey.desired.uuid(name),
         volumes: owned.volumes(),
     };
     let why = if survey.desired.wish().is_some() {

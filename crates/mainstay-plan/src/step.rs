@@ -92,11 +92,14 @@ impl fmt::Display for Impact {
     }
 }
 
-/// A VM, by where it is and which. Where it is may have changed meanwhile: whoever acts looks again.
+/// A VM, by where it is and which. Both may have changed meanwhile: whoever acts looks again where it is, and whether the one that has
+/// this VMID then is still the one that is meant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VmRef {
     pub host: String,
     pub vmid: u32,
+    /// The SMBIOS UUID that it must have.
+    pub uuid: Uuid,
 }
 
 impl fmt::Display for VmRef {
@@ -131,7 +134,8 @@ pub enum Action {
     MachineClaim(Box<Claim>),
     /// Write the mark, and the tags that are missing.
     MachineMark(Box<Remark>),
-    /// Give a claimed VM its disks, in one request. Not idempotent: whoever repeats it looks first.
+    /// Give a claimed VM its disks, in one request. Not idempotent: whoever repeats it looks first. A VM that gets its system disk by it
+    /// does not run afterwards: somebody may have started it before, and without a disk it would never look for one.
     MachineFill(Box<Fill>),
     /// Grow a disk to a size.
     MachineGrow {
@@ -160,7 +164,6 @@ pub enum Action {
     /// Destroy a stopped VM with its volumes. Proof of ownership and PVE's quorum are read again right before.
     MachineDelete {
         vm: VmRef,
-        uuid: Uuid,
         volumes: Vec<String>,
     },
     /// Destroy a volume that no VM refers to.
@@ -312,7 +315,6 @@ impl Action {
 pub struct Claim {
     pub vm: VmRef,
     pub name: String,
-    pub uuid: Uuid,
     pub mark: Mark,
     /// Ours and the user's.
     pub tags: BTreeSet<String>,

@@ -112,6 +112,8 @@ impl Owned<'_> {
         VmRef {
             host: self.vm.host.clone(),
             vmid: self.vm.vmid,
+            // Without one it would not be ours.
+            uuid: self.config.uuid.unwrap_or_default(),
         }
     }
 

@@ -411,6 +411,7 @@ impl<'a> Course<'_, 'a> {
         let placed = || VmRef {
             host: self.places.hosts.get(wanted.name()).cloned().unwrap_or_default(),
             vmid: wanted.machine.vmid,
+            uuid: self.survey.desired.uuid(wanted.name()),
         };
         self.survey.ours.get(wanted.name()).map_or_else(placed, Owned::at)
     }

@@ -77,16 +77,34 @@ impl Place {
         Ok(host.map(|host| Self { host, vmid }))
     }
 
-    /// The config of a VM that must be there.
-    async fn config(site: &Site, vm: &VmRef) -> Result<(Self, VmConfig), Failure> {
-        Self::read(site, vm, qemu::config).await?.ok_or_else(|| gone(vm))
+    /// The VM that is meant, with its config; `None` when it is gone. Its VMID may be somebody else's by now, and then nothing is done.
+    async fn ours(site: &Site, vm: &VmRef) -> Result<Option<(Self, VmConfig)>, Failure> {
+        let read = Self::read(site, vm, qemu::config).await?;
+        if let Some((_, config)) = &read
+            && uuid(config) != Some(vm.uuid)
+        {
+            return Err(Failure::changed(format!(
+                "{vm} is not ours any more: it has another SMBIOS UUID"
+            )));
+        }
+        Ok(read)
     }
 
-    /// Whether a VM that must be there runs.
-    async fn power(site: &Site, vm: &VmRef) -> Result<(Self, bool), Failure> {
-        let (place, status) = Self::read(site, vm, qemu::status).await?.ok_or_else(|| gone(vm))?;
-        Ok((place, status.status == cluster::RunState::Running))
+    /// The config of a VM of ours that must be there.
+    async fn config(site: &Site, vm: &VmRef) -> Result<(Self, VmConfig), Failure> {
+        Self::ours(site, vm).await?.ok_or_else(|| gone(vm))
     }
+
+    /// Whether a VM of ours that must be there runs.
+    async fn power(site: &Site, vm: &VmRef) -> Result<(Self, bool), Failure> {
+        let (place, _) = Self::config(site, vm).await?;
+        let running = is_running(site, &place).await?;
+        Ok((place, running))
+    }
+}
+
+fn uuid(config: &VmConfig) -> Option<Uuid> {
+    config.smbios.as_ref().and_then(|smbios| smbios.uuid)
 }
 
 fn gone(vm: &VmRef) -> Failure {
@@ -121,13 +139,13 @@ pub async fn claim(site: &Site, claim: &Claim) -> Result<(), Failure> {
 
 /// The VM that has our VMID carries our marks. Somebody else's is a conflict.
 async fn check_claimed(site: &Site, claim: &Claim) -> Result<(), Failure> {
-    let (_, config) = Place::config(site, &claim.vm).await?;
+    let read = Place::read(site, &claim.vm, qemu::config).await?;
+    let (_, config) = read.ok_or_else(|| gone(&claim.vm))?;
     // While it is being created there is nothing in it but its lock.
     if config.lock.is_some() && config.smbios.is_none() {
         return Err(Failure::changed(format!("{} is being created by somebody", claim.vm)));
     }
-    let uuid = config.smbios.and_then(|smbios| smbios.uuid);
-    if uuid == Some(claim.uuid) {
+    if uuid(&config) == Some(claim.vm.uuid) {
         Ok(())
     } else {
         Err(taken(&claim.vm))
@@ -170,7 +188,7 @@ fn claimed_config(claim: &Claim) -> Result<VmConfig, Failure> {
             enabled: true,
             other: std::collections::BTreeMap::new(),
         }),
-        smbios: Some(Smbios::of(claim.uuid)),
+        smbios: Some(Smbios::of(claim.vm.uuid)),
         nets: [(0, net(&claim.nic)?)].into(),
         other,
         ..VmConfig::default()
@@ -203,7 +221,6 @@ fn described(text: &str) -> Result<Description, Failure> {
 /// Writes the mark and adds tags, only onto a VM that is still the one that was planned for. Compare-and-set: somebody else's edit in between is looked at first.
 pub async fn mark(site: &Site, remark: &Remark) -> Result<(), Failure> {
     let (place, config) = Place::config(site, &remark.vm).await?;
-    owned(&config, remark.mark.uuid(), &remark.vm)?;
     let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
     let after = remark.mark.write_into(before);
     let mut change = qemu::Change {
@@ -233,17 +250,6 @@ fn with_tags(there: Option<&Tags>, added: &std::collections::BTreeSet<String>) -
         .chain(added.iter().cloned())
         .collect();
     tags(&all)
-}
-
-/// The VM is the one that we mean: its SMBIOS UUID comes from our cluster's id.
-fn owned(config: &VmConfig, uuid: Uuid, vm: &VmRef) -> Result<(), Failure> {
-    let seen = config.smbios.as_ref().and_then(|smbios| smbios.uuid);
-    if seen == Some(uuid) {
-        return Ok(());
-    }
-    Err(Failure::changed(format!(
-        "{vm} is not ours any more: it has another SMBIOS UUID"
-    )))
 }
 
 /// Gives a claimed VM its disks, in one request. The same disks sent twice would be two sets of disks, so a fill that may have begun is waited for.
@@ -388,7 +394,8 @@ pub async fn grow(site: &Site, voice: &Voice, vm: &VmRef, slot_name: &str, to: G
         return Ok(());
     }
     begin(site, "machine.grow", &vm.to_string());
-    if let Some(upid) = once(site, voice, &place, qemu::resize(&place.host, place.vmid, slot, wanted)).await? {
+    let call = qemu::resize(&place.host, place.vmid, slot, wanted, config.digest);
+    if let Some(upid) = once(site, voice, &place, call).await? {
         follow(site, "machine.grow", &vm.to_string(), &upid).await?;
     }
     let (place, config) = Place::config(site, vm).await?;
@@ -435,7 +442,6 @@ async fn is_running(site: &Site, place: &Place) -> Result<bool, Failure> {
 /// Changes settings and the mark together: the digest in the mark always speaks of what is set.
 pub async fn change(site: &Site, vm: &VmRef, settings: &[Setting], mark: &Mark) -> Result<(), Failure> {
     let (place, config) = Place::config(site, vm).await?;
-    owned(&config, mark.uuid(), vm)?;
     let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
     let mut change = qemu::Change {
         digest: config.digest,
@@ -524,10 +530,10 @@ pub async fn reboot(site: &Site, voice: &Voice, vm: &VmRef, address: std::net::I
 }
 
 pub async fn stop(site: &Site, voice: &Voice, vm: &VmRef) -> Result<(), Failure> {
-    let Some((place, status)) = Place::read(site, vm, qemu::status).await? else {
+    let Some((place, _)) = Place::ours(site, vm).await? else {
         return Ok(());
     };
-    if status.status != cluster::RunState::Running {
+    if !is_running(site, &place).await? {
         return Ok(());
     }
     begin(site, "machine.stop", &vm.to_string());
@@ -542,15 +548,8 @@ pub async fn stop(site: &Site, voice: &Voice, vm: &VmRef) -> Result<(), Failure>
 
 /// Destroys a stopped VM with its disks. All three proofs and Proxmox VE's quorum are read right before: without quorum PVE would destroy
 /// the disks and keep the VM.
-pub async fn delete(
-    site: &Site,
-    voice: &Voice,
-    machine: &str,
-    vm: &VmRef,
-    uuid: Uuid,
-    volumes: &[String],
-) -> Result<(), Failure> {
-    let (status, read) = tokio::join!(site.pve.call(cluster::status()), Place::read(site, vm, qemu::config));
+pub async fn delete(site: &Site, voice: &Voice, machine: &str, vm: &VmRef, volumes: &[String]) -> Result<(), Failure> {
+    let (status, read) = tokio::join!(site.pve.call(cluster::status()), Place::ours(site, vm));
     let Some((place, config)) = read? else {
         return Ok(());
     };
@@ -559,7 +558,7 @@ pub async fn delete(
             .why("a deletion now would destroy the disks and keep the VM")
             .help("bring its hosts back first: pvecm status"));
     }
-    prove(machine, vm, uuid, &config)?;
+    prove(machine, vm, &config)?;
     if is_running(site, &place).await? {
         return Err(Failure::changed(format!("{vm} runs again")));
     }
@@ -586,16 +585,15 @@ pub async fn delete(
     }
 }
 
-/// Tag, block and UUID, all three.
-fn prove(machine: &str, vm: &VmRef, uuid: Uuid, config: &VmConfig) -> Result<(), Failure> {
-    owned(config, uuid, vm)?;
+/// Beside its UUID the VM has our tag and block.
+fn prove(machine: &str, vm: &VmRef, config: &VmConfig) -> Result<(), Failure> {
     let refuse = |proof: Proof| Err(Failure::changed(format!("{vm} lost its {proof}, so it is not deleted")));
     if !config.tags.as_ref().is_some_and(|tags| tags.contains(TAG)) {
         return refuse(Proof::Tag);
     }
     let mark = config.description.as_ref().and_then(|text| Mark::parse(text.as_str()));
     match mark {
-        Some(mark) if mark.machine == machine && mark.uuid() == uuid && mark.vmid == vm.vmid => Ok(()),
+        Some(mark) if mark.machine == machine && mark.uuid() == vm.uuid && mark.vmid == vm.vmid => Ok(()),
         _ => refuse(Proof::Block),
     }
 }

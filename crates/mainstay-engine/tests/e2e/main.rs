@@ -7,5 +7,6 @@ mod held;
 mod stage;
 mod stale;
 mod stopped;
+mod swapped;
 mod together;
 mod up_and_down;

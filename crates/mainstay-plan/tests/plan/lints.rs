@@ -43,6 +43,7 @@ fn at(host: &str, vmid: u32) -> VmRef {
     VmRef {
         host: host.to_owned(),
         vmid,
+        uuid: uuid::Uuid::nil(),
     }
 }
 
@@ -114,6 +115,20 @@ fn a_step_on_a_stranger_and_one_on_nobody() {
 }
 
 #[test]
+fn a_step_that_would_take_another_for_its_machine() {
+    let said = broken(&empty(ONE), |plan| {
+        let Action::MachineStart { vm } = &mut find(plan, "machine.start", "lab-cp-1").action else {
+            panic!()
+        };
+        vm.uuid = mainstay_spec::smbios_uuid(crate::world::ID, "lab-cp-2");
+    });
+    assert!(
+        said.contains("takes vm 2001 on pve1 for lab-cp-1 by a UUID that is not its"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_step_on_a_machine_that_lost_its_marks() {
     let world = settled(ONE).changed(|world| world.vm("lab-cp-1").tags.clear());
     let said = broken(&world, |plan| {
@@ -147,18 +162,8 @@ fn a_deletion_before_the_stop_of_what_is_protected_without_quorum_or_wanted() {
     let said = broken_in(&world, &observed, |_| {});
     assert!(said.contains("which PVE protects"), "{said}");
     let said = broken(&world, |plan| {
-        let Action::MachineDelete { uuid, .. } = find(plan, "machine.delete", "prod-w-2").action.clone() else {
-            panic!()
-        };
-        push(
-            plan,
-            "prod-w-1",
-            Action::MachineDelete {
-                vm: at("pve1", 3001),
-                uuid,
-                volumes: Vec::new(),
-            },
-        );
+        let vm = at("pve1", 3001);
+        push(plan, "prod-w-1", Action::MachineDelete { vm, volumes: Vec::new() });
     });
     assert!(said.contains("deletes prod-w-1, which is wanted"), "{said}");
 }

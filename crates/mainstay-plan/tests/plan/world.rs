@@ -557,7 +557,7 @@ impl World {
                 };
                 let config = VmConfig {
                     description: claim.mark.write_into(""),
-                    uuid: Some(claim.uuid),
+                    uuid: Some(claim.vm.uuid),
                     cores: claim.shape.cpu,
                     cpu_type: claim.shape.cpu_type.clone(),
                     memory: claim.shape.memory,

@@ -123,12 +123,14 @@ pub fn regenerate_cloud_init(host: &Host, vmid: Vmid) -> Call<Done> {
     Call::new(Request::put("/nodes/{node}/qemu/{vmid}/cloudinit", &[host, &vmid]))
 }
 
-/// Grows a disk to a size. The size it has already is success, a smaller one fails in the task.
-pub fn resize(host: &Host, vmid: Vmid, disk: Slot, size: DiskSize) -> Call<Option<Upid>> {
+/// Grows a disk to a size. The size it has already is success, a smaller one fails in the task, and so does a config that has another
+/// digest by then.
+pub fn resize(host: &Host, vmid: Vmid, disk: Slot, size: DiskSize, digest: Option<Digest>) -> Call<Option<Upid>> {
     Call::new(
         Request::put("/nodes/{node}/qemu/{vmid}/resize", &[host, &vmid])
             .with("disk", disk)
-            .with("size", size),
+            .with("size", size)
+            .with_opt("digest", digest),
     )
 }
 

@@ -141,7 +141,7 @@ fn every_call() -> Vec<Request> {
         qemu::pending(&host, vmid).request,
         qemu::cloud_init(&host, vmid, qemu::CloudInitPart::Network).request,
         qemu::regenerate_cloud_init(&host, vmid).request,
-        qemu::resize(&host, vmid, Slot::Disk(Bus::Scsi, 0), DiskSize::from_gib(40)).request,
+        qemu::resize(&host, vmid, Slot::Disk(Bus::Scsi, 0), DiskSize::from_gib(40), None).request,
         qemu::clone(
             &host,
             vmid,
