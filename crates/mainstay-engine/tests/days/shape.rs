@@ -52,6 +52,53 @@ impl Shape {
         }
     }
 
+    /// An old host with slow disks, a quick one with a slow line, and all between: nothing that must come in order does so by its length.
+    pub fn draw_paces(&mut self, rng: &mut impl Rng) {
+        let mut factor = || 4.0_f64.powf(rng.random_range(-1.5..=1.0));
+        let host = &mut self.world.datacenter.timing;
+        for took in [
+            &mut host.allocate,
+            &mut host.worker,
+            &mut host.start,
+            &mut host.stop,
+            &mut host.delete,
+            &mut host.resize,
+            &mut host.restart_gap,
+            &mut host.request,
+        ] {
+            *took = took.mul_f64(factor());
+        }
+        for rate in [&mut host.copy_rate, &mut host.download_rate] {
+            *rate = (*rate as f64 / factor()) as u64;
+        }
+        let guest = &mut self.world.guests.timing;
+        for took in [
+            &mut guest.image_build,
+            &mut guest.firmware,
+            &mut guest.kernel,
+            &mut guest.initialize,
+            &mut guest.apid_restart,
+            &mut guest.apid_start,
+            &mut guest.cri,
+            &mut guest.image_pull,
+            &mut guest.kubelet_healthy,
+            &mut guest.bootstrap_unguarded,
+            &mut guest.etcd_healthy,
+            &mut guest.etcd_learner_starts,
+            &mut guest.etcd_promotion,
+            &mut guest.etcd_election,
+            &mut guest.apiserver,
+            &mut guest.manifests,
+            &mut guest.node_registers,
+            &mut guest.node_ready,
+            &mut guest.time_sync,
+            &mut guest.stop_pods,
+            &mut guest.install,
+        ] {
+            *took = took.mul_f64(factor());
+        }
+    }
+
     /// One control plane, one worker, the default datacenter and nobody else.
     pub fn small() -> Self {
         Self {

@@ -50,6 +50,8 @@ struct Memory {
     /// Locked by a backup.
     backups: BTreeSet<u32>,
     started: BTreeSet<u32>,
+    /// Gone by somebody else's hand.
+    lost: BTreeSet<u32>,
     /// How many events were read already.
     heard: usize,
 }
@@ -108,7 +110,13 @@ impl Watch {
 
     /// It is gone, by somebody else's hand.
     pub fn forget(&self, vmid: u32) {
-        self.lock().started.remove(&vmid);
+        let mut seen = self.lock();
+        seen.started.remove(&vmid);
+        seen.lost.insert(vmid);
+    }
+
+    pub fn lost(&self) -> BTreeSet<u32> {
+        self.lock().lost.clone()
     }
 
     pub fn intrudes(&self, vmid: u32) {

@@ -21,13 +21,13 @@ pub struct Field {
     pub hosts: Vec<String>,
     /// Of hosts and machines.
     pub addresses: Vec<IpAddr>,
-    pub machines: Vec<String>,
     /// Our machines by VMID.
     pub guests: BTreeMap<u32, Guest>,
     pub vip: IpAddr,
 }
 
 pub struct Guest {
+    pub name: String,
     pub address: IpAddr,
     pub control_plane: bool,
 }
@@ -75,7 +75,7 @@ pub fn brew(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng) -> 
         told.push("our disk is full".into());
         stage.set_full(true);
     }
-    for machine in &field.machines {
+    for Guest { name: machine, .. } in field.guests.values() {
         if rng.random_bool(0.3) {
             let faults = bad_day(rng);
             told.push(format!("{machine} has {faults:?}"));
@@ -105,7 +105,7 @@ pub fn calm(stage: &Stage, field: &Field, watch: &Watch) {
     stage.world.datacenter().lab().join_links();
     stage.world.datacenter().lab().take_space("local-lvm", 0);
     stage.set_full(false);
-    for machine in &field.machines {
+    for Guest { name: machine, .. } in field.guests.values() {
         stage.world.set_node_faults(machine, NodeFaults::default());
     }
 }
