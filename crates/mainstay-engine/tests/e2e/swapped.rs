@@ -10,30 +10,28 @@ const VMID: u32 = 3001;
 
 /// Waits for the end of a step on our machine.
 async fn ended(stage: &Stage, action: &str) {
+    while !has_ended(stage, action) {
+        stage.beat.notified().await;
+    }
+}
+
+fn has_ended(stage: &Stage, action: &str) -> bool {
     let is_it = |plan: &Plan, id| {
         let step = plan.step(id).expect("is in the plan");
         step.action.name() == action && step.action.vm().is_some_and(|vm| vm.vmid == VMID)
     };
-    loop {
-        let mut plan = None;
-        let told = stage.told.lock().expect("reads");
-        let over = told.iter().any(|told| match &told.event {
-            Event::Planned(next) => {
-                plan = Some(next.clone());
-                false
-            }
-            Event::Step {
-                id,
-                now: StepEvent::Done { .. },
-            } => plan.as_ref().is_some_and(|plan| is_it(plan, *id)),
-            _ => false,
-        });
-        drop(told);
-        if over {
-            return;
+    let mut plan = None;
+    stage.told.lock().expect("reads").iter().any(|told| match &told.event {
+        Event::Planned(next) => {
+            plan = Some(next.clone());
+            false
         }
-        stage.beat.notified().await;
-    }
+        Event::Step {
+            id,
+            now: StepEvent::Done { .. },
+        } => plan.as_ref().is_some_and(|plan| is_it(plan, *id)),
+        _ => false,
+    })
 }
 
 #[test]
