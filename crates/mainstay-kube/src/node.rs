@@ -43,6 +43,11 @@ impl Node {
         self.ready.as_ref().is_some_and(|(status, _)| status == "True")
     }
 
+    /// What it tells is of this boot. A kubelet that names none is believed.
+    pub fn is_of_boot(&self, boot: &str) -> bool {
+        self.boot.is_empty() || self.boot == boot
+    }
+
     /// In the kubelet's own words; empty when it is ready.
     pub fn why_not_ready(&self) -> String {
         match &self.ready {
@@ -132,6 +137,19 @@ mod tests {
         let waiting = node(json!([{"type": "Ready", "status": "False", "message": "cni plugin not initialized"}]));
         assert_eq!(waiting.why_not_ready(), "cni plugin not initialized");
         assert_eq!(node(json!([])).why_not_ready(), "the kubelet has not reported yet");
+    }
+
+    #[test]
+    fn only_what_was_told_in_this_boot_counts() {
+        let told =
+            |info: Value| Node::from(serde_json::from_value::<KubeNode>(json!({"status": {"nodeInfo": info}})).expect("a node"));
+        let info = |boot: &str| {
+            json!({"architecture": "", "bootID": boot, "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "",
+                "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""})
+        };
+        assert!(told(info("4f1c")).is_of_boot("4f1c"));
+        assert!(!told(info("4f1c")).is_of_boot("b7a0"));
+        assert!(told(info("")).is_of_boot("b7a0"), "it names none");
     }
 
     #[test]

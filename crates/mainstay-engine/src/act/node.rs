@@ -51,7 +51,7 @@ async fn is_of_this_boot(site: &Site, machine: &str, node: &mainstay_kube::Node)
         return Ok(Look::Done(()));
     };
     Ok(match site.node(*address)?.boot_id().await {
-        Ok(boot) if boot == node.boot => Look::Done(()),
+        Ok(boot) if node.is_of_boot(&boot) => Look::Done(()),
         Ok(_) => Look::NotYet(EARLIER_BOOT.into()),
         Err(error) => Look::NotYet(why_no_answer(&error)),
     })

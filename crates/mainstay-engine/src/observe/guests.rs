@@ -38,7 +38,7 @@ pub async fn look(site: &Site, scope: &Scope<'_>, running: &BTreeMap<String, Ipv
         (name.clone(), told)
     });
     let told: BTreeMap<String, Told> = join_all(asked).await.into_iter().collect();
-    let etcd = etcd(scope, running, &told);
+    let etcd = etcd(scope, &told);
     let kubernetes = kubernetes(site, running, scope, &etcd, &told).await;
     Guests {
         talos: told.into_iter().map(|(name, told)| (name, told.talos)).collect(),
@@ -163,7 +163,7 @@ async fn etcd_of(
 }
 
 /// The members as a healthy machine lists them. Without one, whether there is an etcd at all.
-fn etcd(scope: &Scope<'_>, running: &BTreeMap<String, Ipv4Addr>, told: &BTreeMap<String, Told>) -> Seen<Vec<Member>> {
+fn etcd(scope: &Scope<'_>, told: &BTreeMap<String, Told>) -> Seen<Vec<Member>> {
     let healthy = |name: &str| matches!(told.get(name).map(|told| &told.talos), Some(Talos::Running(node)) if node.etcd == Seen::Yes(EtcdState::Healthy));
     let lists = told
         .iter()
@@ -192,7 +192,6 @@ fn etcd(scope: &Scope<'_>, running: &BTreeMap<String, Ipv4Addr>, told: &BTreeMap
             Talos::Silent(_) | Talos::Foreign(_) => {}
         }
     }
-    let _ = running;
     Seen::No
 }
 
@@ -237,7 +236,7 @@ async fn nodes(
 
 /// A Node, as far as it speaks of the machine that runs now.
 fn seen(node: &mainstay_kube::Node, boot: Option<&str>) -> mainstay_plan::Node {
-    let stale = boot.is_some_and(|boot| boot != node.boot);
+    let stale = boot.is_some_and(|boot| !node.is_of_boot(boot));
     mainstay_plan::Node {
         ready: node.is_ready() && !stale,
         why: if stale { EARLIER_BOOT.into() } else { node.why_not_ready() },
