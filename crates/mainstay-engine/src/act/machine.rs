@@ -46,14 +46,10 @@ impl Place {
         })
     }
 
-    /// Reads something of a VM where it is now: HA or an admin may have moved it since the plan was made. `None` when it is gone.
-    async fn read<T>(
-        site: &Site,
-        vm: &VmRef,
-        what: impl Fn(&pve_api::Host, Vmid) -> Call<T>,
-    ) -> Result<Option<(Self, T)>, Failure> {
+    /// The config of a VM where it is now: HA or an admin may have moved it since the plan was made. `None` when it is gone.
+    async fn read(site: &Site, vm: &VmRef) -> Result<Option<(Self, VmConfig)>, Failure> {
         let planned = Self::planned(vm)?;
-        match site.pve.call(what(&planned.host, planned.vmid)).await {
+        match site.pve.call(qemu::config(&planned.host, planned.vmid)).await {
             Ok(read) => return Ok(Some((planned, read))),
             Err(error) if error.is_missing() => {}
             Err(error) => return Err(error.into()),
@@ -61,7 +57,7 @@ impl Place {
         let Some(place) = Self::find(site, planned.vmid).await? else {
             return Ok(None);
         };
-        match site.pve.call(what(&place.host, place.vmid)).await {
+        match site.pve.call(qemu::config(&place.host, place.vmid)).await {
             Ok(read) => Ok(Some((place, read))),
             Err(error) if error.is_missing() => Ok(None),
             Err(error) => Err(error.into()),
@@ -79,7 +75,7 @@ impl Place {
 
     /// The VM that is meant, with its config; `None` when it is gone. Its VMID may be somebody else's by now, and then nothing is done.
     async fn ours(site: &Site, vm: &VmRef) -> Result<Option<(Self, VmConfig)>, Failure> {
-        let read = Self::read(site, vm, qemu::config).await?;
+        let read = Self::read(site, vm).await?;
         if let Some((_, config)) = &read
             && uuid(config) != Some(vm.uuid)
         {
@@ -139,7 +135,7 @@ pub async fn claim(site: &Site, claim: &Claim) -> Result<(), Failure> {
 
 /// The VM that has our VMID carries our marks. Somebody else's is a conflict.
 async fn check_claimed(site: &Site, claim: &Claim) -> Result<(), Failure> {
-    let read = Place::read(site, &claim.vm, qemu::config).await?;
+    let read = Place::read(site, &claim.vm).await?;
     let (_, config) = read.ok_or_else(|| gone(&claim.vm))?;
     // While it is being created there is nothing in it but its lock.
     if config.lock.is_some() && config.smbios.is_none() {

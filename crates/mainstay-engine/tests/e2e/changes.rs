@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::stage::{Stage, THREE_AND_TWO, on_stage, settled};
+use crate::stage::{QUICK, Stage, THREE_AND_TWO, on_stage, settled};
 use mainstay_engine::{Event, RunError, StepEvent};
 use mainstay_plan::RefusalKind;
 use mainstay_sim::WorldSpec;
@@ -97,11 +97,6 @@ fn a_disk_that_grew_without_its_config_is_measured_again() {
     });
 }
 
-/// A machine that is there again before Kubernetes misses the one that had its name.
-const QUICK: &str = "\
-guests: { timing: { firmware: 0.1, kernel: 0.1, initialize: 0.1, apid-restart: 0.1, apid-start: 0.1 } }
-";
-
 #[test]
 fn a_machine_made_anew_is_not_ready_on_its_predecessors_word() {
     on_stage(15, WorldSpec::parse(QUICK).expect("a world"), async |stage| {
@@ -112,6 +107,7 @@ fn a_machine_made_anew_is_not_ready_on_its_predecessors_word() {
             site.nodes().await.expect("answers")["small-worker-1"].clone()
         };
         let before = node().await;
+        // It is there again before Kubernetes misses the one that had its name.
         stage.world.datacenter().lab().destroy_vm(3000);
         tokio::time::sleep(Duration::from_secs(1)).await;
         settled(stage, stage.up(ONE_AND_ONE).await);

@@ -6,7 +6,7 @@ use mainstay_sim::WorldSpec;
 use pve_api::cluster::{Resource, RunState};
 use pve_api::{Client, Vmid, cluster, qemu};
 
-use crate::stage::{on_stage, settled};
+use crate::stage::{QUICK, on_stage, settled};
 
 /// One control plane that boots quicker than the list is renewed.
 const FILE: &str = "\
@@ -16,8 +16,6 @@ talos: { version: 1.13.9 }
 pools:
   control-plane: { count: 1, cpu: 2, memory: 4GiB, disk: 20GiB, addresses: 10.0.0.11+, vmids: 2000+ }
 ";
-
-const QUICK: &str = "guests: { timing: { firmware: 0.1, kernel: 0.1, initialize: 0.1, apid-restart: 0.1, apid-start: 0.1 } }\n";
 
 async fn listed(pve: &Client, vmid: Vmid) -> RunState {
     let all = pve.call(cluster::resources(None)).await.expect("a list");

@@ -31,6 +31,10 @@ pools:
   worker: { count: 2, cpu: 2, memory: 4GiB, disk: 20GiB, addresses: 10.0.0.21+, vmids: 3000+ }
 ";
 
+/// Machines that boot in no time.
+pub const QUICK: &str =
+    "guests: { timing: { firmware: 0.1, kernel: 0.1, initialize: 0.1, apid-restart: 0.1, apid-start: 0.1 } }\n";
+
 const SECRETS: &str = "cluster.secrets.yaml";
 
 /// What stands on the stage.
