@@ -38,6 +38,8 @@ pub(crate) struct Turn<'a> {
     pub owned: Owned<'a>,
     pub difference: Option<Difference>,
     pub config: Option<ConfigChange>,
+    /// Its etcd left the cluster, and joins again only at a restart.
+    pub left: bool,
     pub after: Option<StepId>,
 }
 

@@ -2,6 +2,19 @@
 
 use crate::observed::Member;
 
+/// The members after `name` joined. One that votes already counts as it was seen: that it is well again is seen by the next plan.
+pub(crate) fn join(members: &mut Vec<Member>, name: &str) {
+    if !members.iter().any(|member| member.name == name && member.votes()) {
+        members.retain(|member| member.name != name);
+        members.push(Member {
+            id: 0,
+            name: name.to_owned(),
+            learner: false,
+            healthy: true,
+        });
+    }
+}
+
 /// Whether etcd keeps its majority while `name` is down. The only member may go down: there is nobody else to ask.
 pub(crate) fn may_restart(members: &[Member], name: &str) -> Result<(), String> {
     let voters: Vec<&Member> = members.iter().filter(|member| member.votes()).collect();

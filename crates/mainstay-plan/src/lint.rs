@@ -281,7 +281,7 @@ impl<'a> Lint<'a> {
             .yes()
             .and_then(|members| members.first())
             .map(|member| member.name.clone());
-        let data = |talos: &Talos| matches!(talos, Talos::Running(node) if node.etcd.yes().is_some());
+        let data = |talos: &Talos| matches!(talos, Talos::Running(node) if node.has_etcd_data());
         members.or_else(|| {
             self.observed
                 .talos
@@ -300,10 +300,13 @@ impl<'a> Lint<'a> {
         let mut members: Vec<Member> = members.clone();
         let mut before: Option<&Step> = None;
         for step in &plan.steps {
-            if !self.takes_down(step) {
+            let Subject::Machine(name) = &step.subject else { continue };
+            if let Action::EtcdJoin { .. } = &step.action {
+                gate::join(&mut members, name);
+            }
+            if !self.takes_down(step, name, &members) {
                 continue;
             }
-            let Subject::Machine(name) = &step.subject else { continue };
             let gated = match &step.action {
                 Action::EtcdLeave { .. } => gate::may_leave(&members, name),
                 _ => gate::may_restart(&members, name),
@@ -324,8 +327,7 @@ impl<'a> Lint<'a> {
     }
 
     /// The step makes a member of etcd stop, leave or restart.
-    fn takes_down(&self, step: &Step) -> bool {
-        let Subject::Machine(name) = &step.subject else { return false };
+    fn takes_down(&self, step: &Step, name: &str, members: &[Member]) -> bool {
         let disturbs = matches!(
             step.action,
             Action::MachineReboot { .. }
@@ -333,14 +335,14 @@ impl<'a> Lint<'a> {
                 | Action::EtcdLeave { .. }
                 | Action::TalosReconfigure { how: Apply::Reboot, .. }
         );
-        let votes = |member: &Member| member.name == *name && member.votes();
+        let votes = |member: &Member| member.name == name && member.votes();
         let was_control_plane = || {
             self.desired
                 .wish()
                 .and_then(|wish| wish.wanted(name))
                 .is_none_or(|wanted| wanted.machine.role == Role::ControlPlane)
         };
-        disturbs && was_control_plane() && self.observed.etcd.yes().is_some_and(|members| members.iter().any(votes))
+        disturbs && was_control_plane() && members.iter().any(votes)
     }
 
     /// A step that `is` comes before `step` on some path of needs.

@@ -437,6 +437,7 @@ impl<'a> Course<'_, 'a> {
                 owned: owned.clone(),
                 difference: Some(difference),
                 config: None,
+                left: false,
                 after: last,
             });
         } else {
@@ -463,6 +464,7 @@ impl<'a> Course<'_, 'a> {
         let waiting = difference.map(|difference| difference.pending.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
         let why = match waiting.filter(|keys| !keys.is_empty()) {
             Some(keys) => format!("{keys}: written, but not in force until a restart"),
+            None if turn.left => "its etcd left the cluster, and joins again only at a restart".to_owned(),
             None => "takes effect at a restart".to_owned(),
         };
         let reboot = Action::MachineReboot {

@@ -297,16 +297,24 @@ pub struct Running {
     /// Conditions that are not met, in Talos' words.
     pub unmet: Vec<String>,
     pub config: Seen<Config>,
-    /// Etcd on this machine. `No`: no data. Always `No` on workers.
+    /// Etcd on this machine. `No`: it never ran. Always `No` on workers.
     pub etcd: Seen<EtcdState>,
+}
+
+impl Running {
+    pub fn has_etcd_data(&self) -> bool {
+        matches!(self.etcd, Seen::Yes(EtcdState::Healthy | EtcdState::Unwell))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EtcdState {
     /// Data is there, and its service is running and healthy.
     Healthy,
-    /// Data is there, but the service is not well: starting, failed, or finished after leaving.
+    /// Data is there, but the service is not well: starting, failed, or taken out of the cluster.
     Unwell,
+    /// It left the cluster and took its data along. Only a restart makes it join again.
+    Left,
 }
 
 /// A machine config. Holds secrets, so it never shows itself.

@@ -1,6 +1,8 @@
 //! What must go: machines that the file does not want any more, and everything for `down`.
 //!
 //! A control plane leaves etcd first, then the machine stops, then its Node goes, then the VM: each while the one before still proves it.
+//! One that does not answer cannot leave. It goes first, and then a survivor takes its member out: were the removal broken off in
+//! between the other way round, the machine would keep data that can never join again, and nobody could want it back.
 
 use mainstay_spec::Role;
 
@@ -177,12 +179,18 @@ fn control_plane(
     *members = rest;
     let marked = repair(survey, name, owned, &mut course.draft);
     let needs: Vec<StepId> = marked.into_iter().chain(last.iter().copied()).collect();
-    let left = member
-        .zip(by)
-        .map(|(member, by)| leave(course, &member, by, needs))
-        .or(marked);
-    let gone = go(course, name, owned, left.into_iter().chain(last.iter().copied()).collect());
-    *last = vec![gone];
+    let end = match member.zip(by) {
+        None => go(course, name, owned, needs),
+        Some((member, by @ LeaveBy::Itself(_))) => {
+            let left = leave(course, &member, by, needs);
+            go(course, name, owned, [left].into_iter().chain(last.iter().copied()).collect())
+        }
+        Some((member, by @ LeaveBy::Survivor(_))) => {
+            let gone = go(course, name, owned, needs);
+            leave(course, &member, by, vec![gone])
+        }
+    };
+    *last = vec![end];
     Ok(())
 }
 

@@ -42,6 +42,8 @@ struct Done<'a> {
     configured: BTreeMap<&'a str, StepId>,
     /// The last steps that concern etcd: whatever concerns it next waits for them.
     etcd: Vec<StepId>,
+    /// The members of etcd after these steps.
+    members: Vec<Member>,
     bootstrap: Option<StepId>,
     /// Machines whose node is awaited already.
     awaited: BTreeMap<&'a str, StepId>,
@@ -57,10 +59,18 @@ impl<'a> Course<'_, 'a> {
             .map(|wanted| (wanted, self.node(wanted, brought[wanted.name()])))
             .collect();
         let etcd = self.etcd();
-        let mut done = Done::default();
+        let mut done = Done {
+            members: self.survey.observed.etcd.yes().cloned().unwrap_or_default(),
+            ..Done::default()
+        };
         for (wanted, node) in &nodes {
             match node {
-                Node::Configured(running) => self.compare_config(wanted, running),
+                Node::Configured(running) => {
+                    self.compare_config(wanted, running);
+                    if has_left(running) {
+                        self.turn(wanted, |turn| turn.left = true);
+                    }
+                }
                 Node::Configure { why, joins } => self.configure(wanted, why, *joins, brought[wanted.name()], &etcd, &mut done),
                 Node::Held => {}
             }
@@ -95,6 +105,14 @@ impl<'a> Course<'_, 'a> {
         }
         let ours = self.survey.desired.uuid(wanted.name());
         let held = match self.survey.talos(wanted.name()) {
+            Some(Talos::Running(node)) if node.uuid == ours && self.was_removed(wanted) => {
+                let vmid = self.where_is(wanted).vmid;
+                let reason = format!(
+                    "its member was taken out of etcd, and its data can never join again; to have it made anew: qm stop {vmid} && qm destroy {vmid} --purge"
+                );
+                self.hold(wanted, "join", Hold::for_now(reason));
+                return Node::Held;
+            }
             Some(Talos::Running(node)) if node.uuid == ours => return Node::Configured(node),
             Some(Talos::Maintenance {
                 uuid: Seen::Yes(uuid), ..
@@ -155,7 +173,7 @@ impl<'a> Course<'_, 'a> {
     /// Whether there is an etcd cluster. On a doubt there may be one.
     pub fn etcd(&self) -> Etcd {
         let observed = self.survey.observed;
-        let has_data = |talos: &Talos| matches!(talos, Talos::Running(node) if node.etcd.yes().is_some());
+        let has_data = |talos: &Talos| matches!(talos, Talos::Running(node) if node.has_etcd_data());
         let members = observed.etcd.yes().is_some_and(|members| !members.is_empty());
         if members || observed.kubernetes.yes().is_some() || observed.talos.values().any(has_data) {
             return Etcd::Exists;
@@ -210,10 +228,7 @@ impl<'a> Course<'_, 'a> {
         let configured = self.step(wanted, action).because(why).needs(after).needs(before).add();
         done.configured.insert(wanted.name(), configured);
         if chained && matches!(etcd, Etcd::Exists) {
-            let join = Action::EtcdJoin {
-                address: wanted.address(),
-            };
-            done.etcd = vec![self.step(wanted, join).because("a new member").needs([configured]).add()];
+            done.etcd = vec![self.etcd_join(wanted, "a new member", [configured], done)];
         }
     }
 
@@ -242,19 +257,27 @@ impl<'a> Course<'_, 'a> {
                 return;
             }
         };
+        self.turn(wanted, |turn| turn.config = Some(change));
+    }
+
+    /// Gives a machine a turn, or adds to the one that it has.
+    fn turn(&mut self, wanted: &'a Wanted, set: impl FnOnce(&mut Turn<'a>)) {
+        if let Some(turn) = self.turns.iter_mut().find(|turn| turn.wanted.name() == wanted.name()) {
+            return set(turn);
+        }
         let Some(owned) = self.survey.ours.get(wanted.name()) else {
             return;
         };
-        match self.turns.iter_mut().find(|turn| turn.wanted.name() == wanted.name()) {
-            Some(turn) => turn.config = Some(change),
-            None => self.turns.push(Turn {
-                wanted,
-                owned: owned.clone(),
-                difference: None,
-                config: Some(change),
-                after: None,
-            }),
-        }
+        let mut turn = Turn {
+            wanted,
+            owned: owned.clone(),
+            difference: None,
+            config: None,
+            left: false,
+            after: None,
+        };
+        set(&mut turn);
+        self.turns.push(turn);
     }
 
     /// Machines change one at a time, control planes first. What a worker takes live needs no turn.
@@ -268,7 +291,7 @@ impl<'a> Course<'_, 'a> {
         });
         let mut last = done.etcd.clone();
         for turn in turns {
-            if let Err(reason) = self.may_take(&turn, etcd) {
+            if let Err(reason) = self.may_take(&turn, etcd, &done.members) {
                 self.hold(turn.wanted, "change", reason);
                 continue;
             }
@@ -287,15 +310,18 @@ impl<'a> Course<'_, 'a> {
         }
     }
 
-    fn may_take(&self, turn: &Turn<'a>, etcd: &Etcd) -> Result<(), String> {
+    fn may_take(&self, turn: &Turn<'a>, etcd: &Etcd, members: &[Member]) -> Result<(), String> {
         if !turn.restarts() {
             return Ok(());
+        }
+        if self.was_removed(turn.wanted) {
+            return Err("it could not join etcd again".to_owned());
         }
         match (etcd, &self.survey.observed.etcd) {
             (Etcd::Blank, _) => Ok(()),
             (Etcd::Unknown(why), _) => Err(format!("how the cluster is cannot be seen: {why}")),
             (Etcd::Exists, _) if !turn.wanted.is_control_plane() => Ok(()),
-            (Etcd::Exists, Seen::Yes(members)) => gate::may_restart(members, turn.wanted.name()),
+            (Etcd::Exists, Seen::Yes(_)) => gate::may_restart(members, turn.wanted.name()),
             (Etcd::Exists, Seen::No) => Err("whether etcd survives its restart is unknown".to_owned()),
             (Etcd::Exists, Seen::Unknown(why)) => Err(format!("whether etcd survives its restart is unknown: {why}")),
         }
@@ -304,7 +330,7 @@ impl<'a> Course<'_, 'a> {
     fn take_turn(&mut self, turn: &Turn<'a>, needs: Vec<StepId>, etcd: &Etcd, done: &mut Done<'a>) -> Option<StepId> {
         let wanted = turn.wanted;
         let configured = turn.config.as_ref().map(|change| self.reconfigure(turn, change, &needs));
-        let ended = if turn.difference.is_some() || turn.is_staged() {
+        let ended = if turn.is_restarted() || turn.is_staged() {
             Some(self.change_and_reboot(turn, configured, needs))
         } else {
             configured
@@ -321,12 +347,9 @@ impl<'a> Course<'_, 'a> {
 
     /// Waits until a machine that restarted is what it was.
     fn come_back(&mut self, wanted: &'a Wanted, restarted: Option<StepId>, done: &mut Done<'a>) -> StepId {
-        let joined = wanted.is_control_plane().then(|| {
-            let join = Action::EtcdJoin {
-                address: wanted.address(),
-            };
-            self.step(wanted, join).because("it restarted").needs(restarted).add()
-        });
+        let joined = wanted
+            .is_control_plane()
+            .then(|| self.etcd_join(wanted, "it restarted", restarted, done));
         let action = Action::NodeAwait {
             until: self.node_state(),
         };
@@ -342,7 +365,7 @@ impl<'a> Course<'_, 'a> {
 
     fn reconfigure(&mut self, turn: &Turn<'a>, change: &ConfigChange, needs: &[StepId]) -> StepId {
         let wanted = turn.wanted;
-        let how = if turn.difference.is_some() && change.how == Apply::Reboot {
+        let how = if turn.is_restarted() && change.how == Apply::Reboot {
             Apply::Staged
         } else {
             change.how
@@ -445,23 +468,35 @@ impl<'a> Course<'_, 'a> {
             let why = match node {
                 Node::Configured(_) if self.is_voter(wanted) => continue,
                 Node::Held => continue,
+                // Its turn restarts it first.
+                Node::Configured(running) if has_left(running) && done.bootstrap.is_none() => continue,
                 Node::Configure { joins: true, .. } if done.bootstrap.is_none() => continue,
                 Node::Configured(running) => not_voting(running),
                 Node::Configure { joins: false, .. } => "it was away".to_owned(),
                 Node::Configure { .. } => "a member of the new cluster".to_owned(),
             };
-            let action = Action::EtcdJoin {
-                address: wanted.address(),
-            };
-            let step = self
-                .step(wanted, action)
-                .because(why)
-                .needs(configured)
-                .needs(done.bootstrap)
-                .add();
-            joins.push(step);
+            let needs = configured.into_iter().chain(done.bootstrap).collect::<Vec<_>>();
+            joins.push(self.etcd_join(wanted, &why, needs, done));
         }
         done.etcd.extend(joins);
+    }
+
+    fn etcd_join(&mut self, wanted: &Wanted, why: &str, needs: impl IntoIterator<Item = StepId>, done: &mut Done<'_>) -> StepId {
+        gate::join(&mut done.members, wanted.name());
+        let action = Action::EtcdJoin {
+            address: wanted.address(),
+        };
+        self.step(wanted, action).because(why).needs(needs).add()
+    }
+
+    /// Somebody took its member out of etcd while it was away or alive. Etcd refuses such data for ever.
+    fn was_removed(&self, wanted: &Wanted) -> bool {
+        let unwell =
+            matches!(self.survey.talos(wanted.name()), Some(Talos::Running(node)) if node.etcd == Seen::Yes(EtcdState::Unwell));
+        // A member that never started has no name yet.
+        let is = |member: &Member| member.name == wanted.name() || member.name.is_empty();
+        let members = self.survey.observed.etcd.yes();
+        unwell && members.is_some_and(|members| !members.iter().any(is))
     }
 
     fn is_voter(&self, wanted: &Wanted) -> bool {
@@ -517,7 +552,12 @@ impl<'a> Course<'_, 'a> {
 impl Turn<'_> {
     /// The machine goes down for a moment.
     fn restarts(&self) -> bool {
-        self.difference.is_some() || self.config.as_ref().is_some_and(|change| change.how != Apply::Live)
+        self.is_restarted() || self.config.as_ref().is_some_and(|change| change.how != Apply::Live)
+    }
+
+    /// We restart it, whatever its config does.
+    fn is_restarted(&self) -> bool {
+        self.difference.is_some() || self.left
     }
 
     /// The config takes effect at a restart that the node does not do by itself.
@@ -526,10 +566,15 @@ impl Turn<'_> {
     }
 }
 
+fn has_left(running: &Running) -> bool {
+    running.etcd == Seen::Yes(EtcdState::Left)
+}
+
 fn not_voting(running: &Running) -> String {
     match running.etcd {
         Seen::Yes(EtcdState::Healthy) => "not yet a voter".to_owned(),
         Seen::Yes(EtcdState::Unwell) => "its etcd is not healthy".to_owned(),
+        Seen::Yes(EtcdState::Left) => "it left etcd".to_owned(),
         Seen::No => "not yet a member".to_owned(),
         Seen::Unknown(ref why) => format!("its etcd is unknown: {why}"),
     }

@@ -317,6 +317,11 @@ pub async fn etcd_join(site: &Site, voice: &Voice, machine: &str, address: Ipv4A
             Err(error) => return not_yet(&error),
         };
         let etcd = services.iter().find(|service| service.id == "etcd");
+        if etcd.is_some_and(|etcd| etcd.state == ServiceState::Finished) && matches!(node.has_etcd_data().await, Ok(false)) {
+            return Err(Failure::changed(format!(
+                "{machine} left etcd, and joins again only at a restart"
+            )));
+        }
         if !etcd.is_some_and(talos_api::Service::is_healthy) {
             let why = node.look().await.ok().and_then(|seen| why_not_ready(&seen));
             return Ok(Look::NotYet(why.unwrap_or_else(|| "etcd is not healthy yet".into())));

@@ -157,6 +157,8 @@ async fn etcd_of(
     }
     match node.has_etcd_data().await {
         Ok(true) => (Seen::Yes(EtcdState::Unwell), None),
+        // It finishes when it leaves, and only then.
+        Ok(false) if etcd.state == ServiceState::Finished => (Seen::Yes(EtcdState::Left), None),
         Ok(false) => (Seen::No, None),
         Err(error) => (Seen::Unknown(error.to_string()), None),
     }
@@ -180,6 +182,7 @@ fn etcd(scope: &Scope<'_>, told: &BTreeMap<String, Told>) -> Seen<Vec<Member>> {
     for (name, told) in told {
         match &told.talos {
             Talos::Running(node) => match &node.etcd {
+                Seen::Yes(EtcdState::Left) => {}
                 Seen::Yes(_) => return Seen::Unknown(format!("{name} has etcd data, but no machine lists its members")),
                 Seen::Unknown(why) => return Seen::Unknown(format!("{name}: {why}")),
                 Seen::No => {}

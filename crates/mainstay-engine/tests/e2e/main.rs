@@ -8,5 +8,6 @@ mod stage;
 mod stale;
 mod stopped;
 mod swapped;
+mod taken_back;
 mod together;
 mod up_and_down;

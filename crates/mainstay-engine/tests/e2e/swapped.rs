@@ -1,38 +1,12 @@
 //! A VM of ours is destroyed in the middle of the work, and somebody else takes its VMID.
 
-use mainstay_engine::{Event, RunError, StepEvent};
-use mainstay_plan::{Plan, RefusalKind};
+use mainstay_engine::RunError;
+use mainstay_plan::RefusalKind;
 use mainstay_sim::WorldSpec;
 
-use crate::stage::{Stage, THREE_AND_TWO, on_stage};
+use crate::stage::{THREE_AND_TWO, on_stage};
 
 const VMID: u32 = 3001;
-
-/// Waits for the end of a step on our machine.
-async fn ended(stage: &Stage, action: &str) {
-    while !has_ended(stage, action) {
-        stage.beat.notified().await;
-    }
-}
-
-fn has_ended(stage: &Stage, action: &str) -> bool {
-    let is_it = |plan: &Plan, id| {
-        let step = plan.step(id).expect("is in the plan");
-        step.action.name() == action && step.action.vm().is_some_and(|vm| vm.vmid == VMID)
-    };
-    let mut plan = None;
-    stage.told.lock().expect("reads").iter().any(|told| match &told.event {
-        Event::Planned(next) => {
-            plan = Some(next.clone());
-            false
-        }
-        Event::Step {
-            id,
-            now: StepEvent::Done { .. },
-        } => plan.as_ref().is_some_and(|plan| is_it(plan, *id)),
-        _ => false,
-    })
-}
 
 #[test]
 fn whoever_takes_a_vmid_of_ours_between_two_steps_is_left_alone() {
@@ -46,7 +20,9 @@ fn whoever_takes_a_vmid_of_ours_between_two_steps_is_left_alone() {
             ];
             let theirs = theirs.map(|(key, value)| (key.to_owned(), value.to_owned()));
             let swap = async {
-                ended(stage, action).await;
+                stage
+                    .ended(|step| step.action.name() == action && step.action.vm().is_some_and(|vm| vm.vmid == VMID))
+                    .await;
                 let host = stage.world.datacenter().inspect().vms[&VMID].host.clone();
                 lab.destroy_vm(VMID);
                 lab.create_vm(VMID, &host, theirs.clone().into());

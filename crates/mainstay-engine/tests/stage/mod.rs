@@ -8,7 +8,7 @@ use mainstay_engine::{
     converge, derive, keys, look_and_plan, readers,
 };
 use mainstay_net::{Entropy, Env, SimulateError, Trust, Wall, simulate};
-use mainstay_plan::{Observed, Plan, StepId};
+use mainstay_plan::{Observed, Plan, Step, StepId};
 use mainstay_sim::{Mode, World, WorldSpec};
 use mainstay_spec::{Distro, Environment, Spec};
 use pve_api::{Client, ClientOptions, Endpoint};
@@ -243,6 +243,28 @@ impl Stage {
             .await
             .expect("a plan")
             .2
+    }
+
+    /// Waits for the end of a step.
+    pub async fn ended(&self, is_it: impl Fn(&Step) -> bool) {
+        while !self.has_ended(&is_it) {
+            self.beat.notified().await;
+        }
+    }
+
+    fn has_ended(&self, is_it: impl Fn(&Step) -> bool) -> bool {
+        let mut plan: Option<Arc<Plan>> = None;
+        self.told.lock().expect("reads").iter().any(|told| match &told.event {
+            Event::Planned(next) => {
+                plan = Some(next.clone());
+                false
+            }
+            Event::Step {
+                id,
+                now: StepEvent::Done { .. },
+            } => plan.as_ref().and_then(|plan| plan.step(*id)).is_some_and(&is_it),
+            _ => false,
+        })
     }
 
     /// What no step may say.

@@ -4,7 +4,7 @@ use expect_test::expect;
 use mainstay_plan::{Config, Power, Seen};
 use mainstay_spec::Mib;
 
-use crate::world::{ONE, THREE_AND_TWO, settled};
+use crate::world::{ONE, THREE_AND_TWO, empty, settled};
 
 #[test]
 fn more_memory_restarts_control_planes_one_at_a_time() {
@@ -71,6 +71,49 @@ fn a_control_plane_does_not_restart_while_another_is_away() {
         . change prod-cp-1 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)
         . change prod-cp-3 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)"#]]
     .assert_eq(&world.plan().render());
+}
+
+/// One that is not yet a member is one when its turn comes, and counts for the majority like any other.
+#[test]
+fn a_control_plane_that_joins_first_restarts_only_if_the_others_are_a_majority_then() {
+    let mut world = empty(&THREE_AND_TWO.replace("count: 3", "count: 5"));
+    let plan = world.plan();
+    let others = ["prod-cp-2", "prod-cp-3", "prod-cp-4"];
+    world.apply_some(&plan, |step| {
+        step.action.name() != "etcd.join" || !others.contains(&step.subject.to_string().as_str())
+    });
+    let mut world = world
+        .silent("prod-cp-5")
+        .edit("count: 5", "count: 3")
+        .edit("memory: 8GiB", "memory: 10GiB");
+    expect![[r#"
+        1 etcd.join prod-cp-2: not yet a member
+        2 etcd.join prod-cp-3: not yet a member
+        3 machine.change prod-w-1 memory [live] <- 1 2: memory 8 GiB -> 10 GiB
+        4 machine.reboot prod-w-1 [reboot] <- 1 2 3: takes effect at a restart
+        5 node.await prod-w-1 <- 4: it restarted
+        6 machine.change prod-w-2 memory [live] <- 5: memory 8 GiB -> 10 GiB
+        7 machine.reboot prod-w-2 [reboot] <- 5 6: takes effect at a restart
+        8 node.await prod-w-2 <- 7: it restarted
+        9 node.await prod-cp-1: Kubernetes does not answer: connection refused
+        10 node.await prod-cp-2: Kubernetes does not answer: connection refused
+        11 node.await prod-cp-3: Kubernetes does not answer: connection refused
+        12 talos.await prod-cp-5: it cannot go before it is read"#]]
+    .assert_eq(&world.plan().trace());
+    expect![[r#"
+        ~ machine prod-cp-2 join etcd, await node: not yet a member
+        ~ machine prod-cp-3 join etcd, await node: not yet a member
+        ~ machine prod-w-1 vm 3001 pve3 memory 8 GiB -> 10 GiB, reboot: changed in the file
+        ~ machine prod-w-2 vm 3002 pve1 memory 8 GiB -> 10 GiB, reboot: changed in the file
+        ~ machine prod-cp-1 await node: Kubernetes does not answer: connection refused
+        ~ machine prod-cp-5 await Talos: it cannot go before it is read
+        . change prod-cp-1 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
+        . change prod-cp-2 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
+        . change prod-cp-3 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
+        . remove prod-cp-5 held: its Node cannot be removed, Kubernetes does not answer: connection refused
+        . remove prod-cp-4 held: its Node cannot be removed, Kubernetes does not answer: connection refused"#]]
+    .assert_eq(&world.plan().render());
+    world.settle();
 }
 
 #[test]

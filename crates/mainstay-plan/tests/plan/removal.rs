@@ -82,7 +82,7 @@ fn a_healthy_control_plane_does_not_leave_while_another_is_away() {
         }
     });
     expect![[r#"
-        - machine prod-cp-2 vm 2002 pve2 leave etcd, stop, delete node, 3 volumes: not in cluster.yaml
+        - machine prod-cp-2 vm 2002 pve2 stop, delete node, leave etcd, 3 volumes: not in cluster.yaml
         . remove prod-cp-3 held: etcd would have 1 of 2 healthy members without it and needs 2 (not healthy: prod-cp-2)"#]]
     .assert_eq(&world.plan().render());
 }
@@ -91,14 +91,58 @@ fn a_healthy_control_plane_does_not_leave_while_another_is_away() {
 fn a_dead_control_plane_is_taken_out_by_a_survivor() {
     let mut world = five_and_two().edit("count: 5", "count: 3").stopped("prod-cp-5");
     expect![[r#"
-         1 etcd.leave prod-cp-5 by prod-cp-1 [live]: not in cluster.yaml
-         2 node.delete prod-cp-5 [live] <- 1: its machine goes
-         3 machine.delete prod-cp-5 [wipe] <- 1 2: not in cluster.yaml
-         4 etcd.leave prod-cp-4 [live] <- 3: not in cluster.yaml
-         5 machine.stop prod-cp-4 [live] <- 3 4: it goes
-         6 node.delete prod-cp-4 [live] <- 3 4 5: its machine goes
-         7 machine.delete prod-cp-4 [wipe] <- 3 4 5 6: not in cluster.yaml"#]]
+        1 node.delete prod-cp-5 [live]: its machine goes
+        2 machine.delete prod-cp-5 [wipe] <- 1: not in cluster.yaml
+        3 etcd.leave prod-cp-5 by prod-cp-1 [live] <- 2: not in cluster.yaml
+        4 etcd.leave prod-cp-4 [live] <- 3: not in cluster.yaml
+        5 machine.stop prod-cp-4 [live] <- 3 4: it goes
+        6 node.delete prod-cp-4 [live] <- 3 4 5: its machine goes
+        7 machine.delete prod-cp-4 [wipe] <- 3 4 5 6: not in cluster.yaml"#]]
     .assert_eq(&world.plan().trace());
+    world.settle();
+    assert_eq!(world.members.len(), 3);
+}
+
+#[test]
+fn a_removal_that_was_broken_off_anywhere_can_be_taken_back() {
+    let worlds = [
+        five_and_two(),
+        five_and_two().stopped("prod-cp-5"),
+        five_and_two().silent("prod-cp-5"),
+        five_and_two().silent("prod-cp-4"),
+    ];
+    for world in worlds {
+        let plan = world.clone().edit("count: 5", "count: 3").plan();
+        for done in 0..=plan.steps.len() {
+            let mut world = world.clone();
+            plan.steps[..done].iter().for_each(|step| world.step(step));
+            world.settle();
+            assert_eq!(world.members.len(), 5, "after {done} of\n{}", plan.trace());
+        }
+    }
+}
+
+#[test]
+fn a_control_plane_that_left_etcd_and_is_wanted_joins_again_by_a_restart() {
+    let mut world = five_and_two();
+    let plan = world.clone().edit("count: 5", "count: 3").plan();
+    world.step(&plan.steps[0]);
+    expect![[r#"
+        1 machine.reboot prod-cp-5 [reboot]: its etcd left the cluster, and joins again only at a restart
+        2 etcd.join prod-cp-5 <- 1: it restarted
+        3 node.await prod-cp-5 <- 1 2: it restarted"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+    assert_eq!(world.members.len(), 5);
+}
+
+/// Somebody ran `talosctl etcd remove-member`.
+#[test]
+fn a_control_plane_whose_member_was_removed_is_held_with_the_way_out() {
+    let mut world = settled(THREE_AND_TWO);
+    world.members.retain(|(_, name)| name != "prod-cp-2");
+    expect![". join prod-cp-2 held: its member was taken out of etcd, and its data can never join again; to have it made anew: qm stop 2002 && qm destroy 2002 --purge"].assert_eq(&world.plan().render());
+    let mut world = world.without("prod-cp-2");
     world.settle();
     assert_eq!(world.members.len(), 3);
 }

@@ -44,7 +44,10 @@ pub fn spec(yaml: &str) -> Spec {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Guest {
     pub config: Option<Config>,
+    /// Has etcd data, of a member or of one that was removed.
     pub etcd: bool,
+    /// Its etcd left the cluster and stays away until a restart.
+    pub left: bool,
     /// Does not answer, although it runs.
     pub silent: bool,
     /// Has a certificate for its API. A worker gets it from a control plane that is configured, whether bootstrapped or not.
@@ -425,7 +428,12 @@ impl World {
                 stage: "running".to_owned(),
                 unmet: Vec::new(),
                 config: Seen::Yes(config.clone()),
-                etcd: if guest.etcd { Seen::Yes(EtcdState::Healthy) } else { Seen::No },
+                etcd: match (guest.etcd, guest.left) {
+                    (true, _) if self.members.iter().any(|(_, member)| member == name) => Seen::Yes(EtcdState::Healthy),
+                    (true, _) => Seen::Yes(EtcdState::Unwell),
+                    (false, true) => Seen::Yes(EtcdState::Left),
+                    (false, false) => Seen::No,
+                },
             })),
         })
     }
@@ -644,7 +652,10 @@ impl World {
                 self.guests.entry(vmid).or_default();
             }
             Action::MachineGrow { vm, slot, to } => self.config_at(vm.vmid).disks.get_mut(slot).unwrap().size = *to,
-            Action::MachineStart { vm } => self.at(vm.vmid).power = Power::Running,
+            Action::MachineStart { vm } => {
+                self.at(vm.vmid).power = Power::Running;
+                self.guests.entry(vm.vmid).or_default().left = false;
+            }
             Action::MachineChange { vm, settings, mark } => {
                 settings.iter().for_each(|setting| self.set(vm.vmid, setting));
                 let config = self.config_at(vm.vmid);
@@ -653,6 +664,7 @@ impl World {
             Action::MachineReboot { vm, .. } => {
                 self.assert_quorum_without(&name);
                 self.config_at(vm.vmid).pending.clear();
+                self.guests.entry(vm.vmid).or_default().left = false;
             }
             Action::MachineStop { vm } => {
                 self.assert_quorum_without(&name);
@@ -688,6 +700,13 @@ impl World {
             }
             Action::EtcdJoin { .. } => {
                 assert!(!self.members.is_empty(), "joins nothing");
+                let is_member = self.members.iter().any(|(_, member)| *member == name);
+                let guest = self.guest(&name);
+                assert!(!guest.left, "{name} left etcd, and nothing brings it back but a restart");
+                assert!(
+                    !guest.etcd || is_member,
+                    "the data of {name} is that of a member that was removed"
+                );
                 let id = self.members.iter().map(|(id, _)| id + 1).max().unwrap_or(1);
                 if !self.guest(&name).etcd {
                     // A machine made anew replaces the member of its name.
@@ -703,7 +722,8 @@ impl World {
                     "etcd without a majority cannot change its members"
                 );
                 if let LeaveBy::Itself(_) = by {
-                    self.guest(&member.name).etcd = false;
+                    let guest = self.guest(&member.name);
+                    (guest.etcd, guest.left) = (false, true);
                 }
                 self.members.retain(|(id, _)| *id != member.id);
             }

@@ -158,7 +158,11 @@ fn member(name: &str, observed: &Observed, talos: Option<&Talos>) -> String {
         (Some(member), _) if member.learner => "learner".into(),
         (Some(member), _) if member.healthy => "member".into(),
         (Some(_), _) => "unwell".into(),
-        (None, Some(Talos::Running(node))) if node.etcd == Seen::Yes(EtcdState::Unwell) => "unwell".into(),
+        (None, Some(Talos::Running(node))) => match node.etcd {
+            Seen::Yes(EtcdState::Unwell) => "unwell".into(),
+            Seen::Yes(EtcdState::Left) => "left".into(),
+            _ => "-".into(),
+        },
         (None, _) => "-".into(),
     }
 }

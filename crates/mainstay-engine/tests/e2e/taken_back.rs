@@ -1,0 +1,122 @@
+//! Control planes that were to go, and are wanted again before they went.
+
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use mainstay_plan::{EtcdState, Member, Running, Seen, Talos};
+use mainstay_sim::WorldSpec;
+
+use crate::stage::{QUICK, Stage, on_stage, settled};
+
+const THREE: &str = "\
+name: small
+network: { cidr: 10.0.0.0/16, gateway: 10.0.0.1, dns: [1.1.1.1], vip: 10.0.0.20 }
+talos: { version: 1.13.9 }
+pools:
+  control-plane: { count: 3, cpu: 2, memory: 4GiB, disk: 20GiB, addresses: 10.0.0.11+, vmids: 2000+, names: 'cp-{n}' }
+";
+
+fn quick() -> WorldSpec {
+    WorldSpec::parse(QUICK).expect("a world")
+}
+
+/// Runs `up` with one control plane until a step on `cp-3` has ended, as a kill would end it.
+async fn shrink_until(stage: &Stage, action: &str) {
+    let one = THREE.replace("count: 3", "count: 1");
+    let ended = stage.ended(|step| step.action.name() == action && step.subject.to_string() == "cp-3");
+    match select(Box::pin(stage.up(&one)), Box::pin(ended)).await {
+        Either::Left((outcome, _)) => panic!("{action} did not come: {outcome:?}\n{}", stage.story()),
+        Either::Right(_) => {}
+    }
+}
+
+async fn members(stage: &Stage) -> Vec<Member> {
+    let mut members = stage.observed(THREE).await.etcd.yes().cloned().expect("etcd is there");
+    members.sort_by(|one, other| one.name.cmp(&other.name));
+    members
+}
+
+async fn assert_three_voters(stage: &Stage) {
+    let members = members(stage).await;
+    let well: Vec<&str> = members
+        .iter()
+        .filter(|member| member.votes() && member.healthy)
+        .map(|member| member.name.as_str())
+        .collect();
+    assert_eq!(well, ["cp-1", "cp-2", "cp-3"], "{}", stage.story());
+    assert_eq!(members.len(), 3);
+}
+
+#[test]
+fn a_removal_that_was_killed_anywhere_can_be_taken_back() {
+    for action in ["etcd.leave", "machine.stop", "node.delete", "machine.delete"] {
+        on_stage(81, quick(), async |stage| {
+            settled(stage, stage.up(THREE).await);
+            shrink_until(stage, action).await;
+            settled(stage, stage.up(THREE).await);
+            assert_three_voters(stage).await;
+        });
+    }
+}
+
+#[test]
+fn the_removal_of_a_dead_control_plane_that_was_killed_anywhere_can_be_taken_back() {
+    for action in ["node.delete", "machine.delete", "etcd.leave"] {
+        on_stage(82, quick(), async |stage| {
+            settled(stage, stage.up(THREE).await);
+            stage.world.datacenter().lab().kill_vm(2002);
+            shrink_until(stage, action).await;
+            settled(stage, stage.up(THREE).await);
+            assert_three_voters(stage).await;
+        });
+    }
+}
+
+/// As `talosctl etcd leave` does it.
+#[test]
+fn a_control_plane_that_left_etcd_by_hand_is_brought_back() {
+    on_stage(83, quick(), async |stage| {
+        settled(stage, stage.up(THREE).await);
+        let site = stage.site(&stage.spec(THREE));
+        site.node("10.0.0.12".parse().expect("an address"))
+            .expect("is there")
+            .etcd_leave()
+            .await
+            .expect("leaves");
+        let seen = stage.observed(THREE).await;
+        let left = |node: &Running| node.etcd == Seen::Yes(EtcdState::Left);
+        assert!(
+            matches!(&seen.talos["cp-2"], Talos::Running(node) if left(node)),
+            "{:?}",
+            seen.talos
+        );
+        settled(stage, stage.up(THREE).await);
+        assert_three_voters(stage).await;
+    });
+}
+
+/// As `talosctl etcd remove-member` does it.
+#[test]
+fn a_control_plane_whose_member_was_removed_by_hand_is_held_and_then_made_anew() {
+    on_stage(84, quick(), async |stage| {
+        settled(stage, stage.up(THREE).await);
+        let site = stage.site(&stage.spec(THREE));
+        let id = members(stage).await[1].id;
+        site.node("10.0.0.11".parse().expect("an address"))
+            .expect("is there")
+            .etcd_remove(id)
+            .await
+            .expect("is removed");
+        let report = settled(stage, stage.up(THREE).await);
+        let held: Vec<String> = report.held.iter().map(|held| held.reason.clone()).collect();
+        assert!(
+            held.len() == 1 && held[0].contains("qm destroy 2001 --purge"),
+            "{held:?}\n{}",
+            stage.story()
+        );
+        stage.world.datacenter().lab().destroy_vm(2001);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        settled(stage, stage.up(THREE).await);
+        assert_three_voters(stage).await;
+    });
+}
