@@ -106,7 +106,10 @@ pub(crate) fn unwanted(course: &mut Course<'_, '_>, after: &[StepId]) {
             }
         };
         if let Err(reason) = held {
-            course.draft.hold(Subject::Machine(name.clone()), "remove", reason);
+            // A member that starts, an API server that rolls: most of it passes by itself.
+            course
+                .draft
+                .hold(Subject::Machine(name.clone()), "remove", Hold::for_now(reason));
             revive(course, name, owned);
         }
     }
@@ -210,7 +213,9 @@ fn orphans(course: &mut Course<'_, '_>, members: &mut Vec<Member>, last: &mut Ve
         members.retain(|other| other.id != member.id);
         match gated.and_then(|()| who_takes_out(course, &member, members)) {
             Ok(by) => *last = vec![leave(course, &member, by, last.clone())],
-            Err(reason) => course.draft.hold(Subject::Node(member.name.clone()), "remove", reason),
+            Err(reason) => course
+                .draft
+                .hold(Subject::Node(member.name.clone()), "remove", Hold::for_now(reason)),
         }
     }
 }

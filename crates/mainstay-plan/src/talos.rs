@@ -292,7 +292,7 @@ impl<'a> Course<'_, 'a> {
         let mut last = done.etcd.clone();
         for turn in turns {
             if let Err(reason) = self.may_take(&turn, etcd, &done.members) {
-                self.hold(turn.wanted, "change", reason);
+                self.hold(turn.wanted, "change", Hold::for_now(reason));
                 continue;
             }
             let alone = turn.restarts() || turn.wanted.is_control_plane();
