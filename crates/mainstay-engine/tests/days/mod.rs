@@ -46,6 +46,9 @@ fn is_plain(seed: u64) -> bool {
 /// From here on every world is quick or slow in its own way. Those below stay as they were when they were bad.
 const PACED: u64 = 2_000_000;
 
+/// From here on people change their minds before all is done that they wanted, also about control planes.
+const FICKLE: u64 = 3_000_000;
+
 /// Lives through one seed.
 pub fn live(seed: u64) -> Tale {
     let mut rng = Entropy::from_seed(seed).fork("hardship").rng();
@@ -54,8 +57,12 @@ pub fn live(seed: u64) -> Tale {
     if seed >= PACED {
         shape.draw_paces(&mut Entropy::from_seed(seed).fork("paces").rng());
     }
+    let fickle = seed >= FICKLE;
+    if fickle {
+        shape = shape.with_vip();
+    }
     on_stage(seed, shape.world.clone(), async |stage| {
-        Life::new(stage, &shape).live(shape.clone(), rng).await
+        Life::new(stage, &shape).live(shape.clone(), fickle, rng).await
     })
 }
 
@@ -70,10 +77,8 @@ pub struct Life<'a> {
 
 impl<'a> Life<'a> {
     pub fn new(stage: &'a Stage, shape: &Shape) -> Self {
-        // Its machines, and the one that it may get one day.
-        let mut most = shape.clone();
-        most.workers += 1;
-        let machines = stage.spec(&most.file()).machines;
+        // Its machines, and those that it may get one day.
+        let machines = stage.spec(&shape.largest().file()).machines;
         let id = mainstay_engine::derive::cluster_id(&stage.secrets);
         let ours = machines.iter().map(|machine| {
             let uuid = smbios_uuid(id, machine.name.as_ref()).to_string();
@@ -108,15 +113,19 @@ impl<'a> Life<'a> {
         }
     }
 
-    async fn live(mut self, mut shape: Shape, mut rng: impl Rng) -> Tale {
+    async fn live(mut self, mut shape: Shape, fickle: bool, mut rng: impl Rng) -> Tale {
         for _ in 0..rng.random_range(1..=4) {
             self.storm(&mut rng, true).await;
         }
         let mut calm_runs = self.settle().await;
         if self.watch.all_wrong().is_empty() {
-            self.change(&mut shape, &mut rng);
-            for _ in 0..rng.random_range(0..=2) {
-                self.storm(&mut rng, true).await;
+            if fickle {
+                self.change_minds(&mut shape, &mut rng).await;
+            } else {
+                self.change(&mut shape, &mut rng);
+                for _ in 0..rng.random_range(0..=2) {
+                    self.storm(&mut rng, true).await;
+                }
             }
             calm_runs = calm_runs.max(self.settle().await);
         }
@@ -137,9 +146,38 @@ impl<'a> Life<'a> {
         }
     }
 
+    /// The file changes again and again, however far the last run came.
+    async fn change_minds(&mut self, shape: &mut Shape, rng: &mut impl Rng) {
+        for _ in 0..rng.random_range(1..=3) {
+            // What was begun under the last file is no deed under the next, so it ends first.
+            if tokio::time::timeout(CALM_RUN, self.tasks_end()).await.is_err() {
+                return;
+            }
+            let change = shape.change_mind(rng);
+            self.changed(shape, change);
+            for _ in 0..rng.random_range(0..=2) {
+                self.storm(rng, true).await;
+            }
+        }
+    }
+
+    async fn tasks_end(&self) {
+        let runs = || {
+            let now = self.stage.world.datacenter().inspect();
+            now.tasks.iter().any(|task| task.exit.is_none())
+        };
+        while runs() {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+    }
+
     /// Somebody wants it otherwise, or it is otherwise.
     fn change(&mut self, shape: &mut Shape, rng: &mut impl Rng) {
         let change = shape.change(rng);
+        self.changed(shape, change);
+    }
+
+    fn changed(&mut self, shape: &Shape, change: Change) {
         let _ = writeln!(self.text, "change: {change:?}");
         self.file = shape.file();
         let stays: Vec<u32> = self
@@ -150,10 +188,11 @@ impl<'a> Life<'a> {
             .map(|machine| machine.vmid)
             .collect();
         match change {
-            Change::WorkerLess => {
+            Change::WorkerLess | Change::ControlPlanesLess => {
                 let gone = self.field.guests.keys().filter(|vmid| !stays.contains(vmid));
                 gone.for_each(|vmid| self.watch.leaves(*vmid));
             }
+            Change::WorkerMore | Change::ControlPlanesMore => stays.iter().for_each(|vmid| self.watch.stays(*vmid)),
             Change::MoreMemory => stays.iter().for_each(|vmid| self.watch.may_restart(*vmid)),
             Change::Loss => {
                 let mut workers = stays.iter().filter(|vmid| !self.field.is_control_plane(**vmid));
@@ -164,7 +203,7 @@ impl<'a> Life<'a> {
                 };
                 admin::lose(self.stage, &self.watch, *lost);
             }
-            Change::WorkerMore | Change::Nothing => {}
+            Change::Nothing => {}
         }
     }
 

@@ -3,6 +3,9 @@
 use mainstay_sim::WorldSpec;
 use rand::{Rng, RngExt};
 
+const MOST_CONTROL_PLANES: u32 = 3;
+const MOST_WORKERS: u32 = 4;
+
 /// What one seed asks for.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -13,6 +16,8 @@ pub struct Shape {
     memory: u32,
     talos: &'static str,
     cni: &'static str,
+    /// Has an address for Kubernetes that no machine has, so that control planes may come and go.
+    vip: bool,
     pub world: WorldSpec,
 }
 
@@ -22,6 +27,8 @@ pub enum Change {
     Nothing,
     WorkerMore,
     WorkerLess,
+    ControlPlanesMore,
+    ControlPlanesLess,
     MoreMemory,
     /// A machine is lost, with its disks.
     Loss,
@@ -41,9 +48,11 @@ impl Shape {
             local.kind = "zfspool".into();
             local.other = [("pool".to_owned(), "rpool/data".into())].into();
         }
+        let control_planes = if rng.random_bool(0.5) { 3 } else { 1 };
         Self {
             hosts,
-            control_planes: if rng.random_bool(0.5) { 3 } else { 1 },
+            control_planes,
+            vip: control_planes > 1,
             workers: rng.random_range(0..=3),
             memory: 4,
             talos: ["1.12.6", "1.13.9", "1.13.9"][rng.random_range(0..3)],
@@ -104,6 +113,7 @@ impl Shape {
         Self {
             hosts: 3,
             control_planes: 1,
+            vip: false,
             workers: 1,
             memory: 4,
             talos: "1.13.9",
@@ -125,6 +135,41 @@ impl Shape {
             Change::WorkerMore => self.workers += 1,
             Change::WorkerLess => self.workers -= 1,
             Change::MoreMemory => self.memory += 1,
+            Change::ControlPlanesMore | Change::ControlPlanesLess | Change::Loss | Change::Nothing => {}
+        }
+        change
+    }
+
+    /// Control planes may come and go from the beginning.
+    pub fn with_vip(mut self) -> Self {
+        self.vip = true;
+        self
+    }
+
+    /// The largest that somebody may want one day.
+    pub fn largest(&self) -> Self {
+        Self {
+            control_planes: if self.vip { MOST_CONTROL_PLANES } else { self.control_planes },
+            workers: if self.vip { MOST_WORKERS } else { self.workers + 1 },
+            ..self.clone()
+        }
+    }
+
+    /// Somebody changes his mind, whether or not all was done that he wanted before.
+    pub fn change_mind(&mut self, rng: &mut impl Rng) -> Change {
+        let change = match rng.random_range(0..6) {
+            0 if self.workers < MOST_WORKERS => Change::WorkerMore,
+            1 if self.workers > 0 => Change::WorkerLess,
+            2 => Change::MoreMemory,
+            _ if self.control_planes > 1 => Change::ControlPlanesLess,
+            _ => Change::ControlPlanesMore,
+        };
+        match change {
+            Change::WorkerMore => self.workers += 1,
+            Change::WorkerLess => self.workers -= 1,
+            Change::ControlPlanesMore => self.control_planes = MOST_CONTROL_PLANES,
+            Change::ControlPlanesLess => self.control_planes = 1,
+            Change::MoreMemory => self.memory += 1,
             Change::Loss | Change::Nothing => {}
         }
         change
@@ -138,9 +183,10 @@ impl Shape {
             memory,
             talos,
             cni,
+            vip,
             ..
         } = self;
-        let vip = if *control_planes > 1 { ", vip: 10.0.0.20" } else { "" };
+        let vip = if *vip { ", vip: 10.0.0.20" } else { "" };
         let machine = format!("cpu: 2, memory: {memory}GiB, disk: 20GiB");
         let mut file = format!(
             "name: demo\n\

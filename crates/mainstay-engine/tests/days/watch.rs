@@ -108,6 +108,14 @@ impl Watch {
         self.lock().leaving.insert(vmid);
     }
 
+    /// It is in the file, whether or not it was to go. A control plane that had left etcd already comes back by a restart.
+    pub fn stays(&self, vmid: u32) {
+        let mut seen = self.lock();
+        if seen.leaving.remove(&vmid) {
+            seen.may_restart.insert(vmid);
+        }
+    }
+
     /// It is gone, by somebody else's hand.
     pub fn forget(&self, vmid: u32) {
         let mut seen = self.lock();
