@@ -6,6 +6,8 @@ mod node;
 mod talos;
 mod wait;
 
+pub use self::machine::Place;
+
 use mainstay_plan::{Action, Step};
 
 use crate::event::Voice;

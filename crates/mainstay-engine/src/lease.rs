@@ -10,6 +10,7 @@ use mainstay_plan::{Action, Lease, Mark, Observed, Ownership, Plan, Vm, VmRef, o
 use pve_api::{Description, qemu};
 use uuid::Uuid;
 
+use crate::act::Place;
 use crate::converge::Run;
 use crate::derive;
 use crate::failure::Failure;
@@ -146,8 +147,7 @@ pub async fn release(site: &Site, limits: &Limits, carrier: &Carrier) {
 async fn write(site: &Site, limits: &Limits, carrier: &Carrier, lease: Option<Lease>) -> Result<Option<Lease>, Failure> {
     let vm = &carrier.vm;
     let _slot = limits.vm(vm.vmid).await;
-    let (host, vmid) = (crate::act::named(&vm.host)?, crate::act::named(vm.vmid)?);
-    let config = site.pve.call(qemu::config(&host, vmid)).await?;
+    let (place, config) = Place::config(site, vm).await?;
     let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
     let Some(mark) = Mark::parse(before).filter(|mark| mark.cluster_id == carrier.cluster_id) else {
         return Err(Failure::changed(format!("{vm} lost its mark")));
@@ -164,6 +164,6 @@ async fn write(site: &Site, limits: &Limits, carrier: &Carrier, lease: Option<Le
         ..qemu::Change::default()
     };
     change.set.description = Some(crate::act::named(&after)?);
-    site.pve.call(qemu::set(&host, vmid, &change)).await?;
+    site.pve.call(qemu::set(&place.host, place.vmid, &change)).await?;
     Ok(None)
 }

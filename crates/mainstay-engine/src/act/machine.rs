@@ -33,9 +33,9 @@ const COPY: Duration = Duration::from_secs(4 * 3600);
 const VOLUME_TASK: &str = "imgdel";
 
 /// A VM as PVE names it.
-struct Place {
-    host: pve_api::Host,
-    vmid: Vmid,
+pub struct Place {
+    pub host: pve_api::Host,
+    pub vmid: Vmid,
 }
 
 impl Place {
@@ -87,7 +87,7 @@ impl Place {
     }
 
     /// The config of a VM of ours that must be there.
-    async fn config(site: &Site, vm: &VmRef) -> Result<(Self, VmConfig), Failure> {
+    pub async fn config(site: &Site, vm: &VmRef) -> Result<(Self, VmConfig), Failure> {
         Self::ours(site, vm).await?.ok_or_else(|| gone(vm))
     }
 

@@ -103,3 +103,52 @@ fn whoever_lost_the_lease_begins_nothing_new() {
         assert_eq!(stage.plan(&file).await.render(), "nothing to do");
     });
 }
+
+/// Waits until the first machine carries the lease and the first step is done.
+async fn in_the_middle(stage: &Stage, action: &str) {
+    stage.ended(|step| step.action.name() == action).await;
+    assert!(lease_of(stage, 2000).is_some(), "{}", stage.story());
+}
+
+#[test]
+fn the_lease_follows_its_machine_to_another_host() {
+    on_stage(47, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        let lab = stage.world.datacenter().lab();
+        let moved = async {
+            in_the_middle(stage, "machine.reboot").await;
+            let host = stage.world.datacenter().inspect().vms[&2000].host.clone();
+            lab.move_vm(2000, if host == "pve1" { "pve2" } else { "pve1" });
+        };
+        let file = larger();
+        let (outcome, ()) = join(stage.up(&file), moved).await;
+        settled(stage, outcome);
+        assert_eq!(lease_of(stage, 2000), None);
+    });
+}
+
+/// Its mark is ours to the letter, with the lease; only its UUID is not.
+#[test]
+fn the_lease_of_a_copy_that_took_the_vmid_of_the_first_machine_is_left_alone() {
+    on_stage(48, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        let lab = stage.world.datacenter().lab();
+        let swapped = async {
+            in_the_middle(stage, "machine.reboot").await;
+            let ours = stage.world.datacenter().inspect().vms[&2000].clone();
+            let mut config = ours.config.clone();
+            config.insert("smbios1".into(), "uuid=11111111-2222-4333-8444-555555555555".into());
+            lab.destroy_vm(2000);
+            lab.create_vm(2000, &ours.host, config.clone());
+            config
+        };
+        let file = larger();
+        let (_, config) = join(stage.up(&file), swapped).await;
+        assert_eq!(
+            stage.world.datacenter().inspect().vms[&2000].config,
+            config,
+            "{}",
+            stage.story()
+        );
+    });
+}
