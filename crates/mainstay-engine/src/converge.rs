@@ -189,6 +189,7 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
         run.events.tell(Event::Planned(plan.clone()));
         let outcome = carry_out(run, &plan, &observed).await?;
         done += outcome.done.len();
+        patience = Patience::default();
         if outcome.stopped {
             return Err(RunError::Stopped {
                 done,
@@ -240,22 +241,27 @@ impl Progress {
 /// What holds everything up, and since when.
 #[derive(Default)]
 struct Patience {
-    held: Vec<Held>,
+    held: BTreeSet<String>,
     since: Option<Instant>,
 }
 
 impl Patience {
-    /// Whether another look is worth its while: something held may pass, and the reasons have not been the same for too long.
+    /// Whether another look is worth its while: something held may pass, and it has not been the same for too long.
     fn is_left(&mut self, plan: &Plan, events: &Events) -> bool {
         let mut passing = plan.held.iter().filter(|held| held.passes()).peekable();
         if passing.peek().is_none() {
             return false;
         }
-        if self.held != plan.held {
+        let held: BTreeSet<String> = plan
+            .held
+            .iter()
+            .map(|held| format!("{} of {}", held.what, held.subject))
+            .collect();
+        if self.held != held {
             for held in passing {
                 events.note(format!("waiting: {} of {}: {}", held.what, held.subject, held.reason));
             }
-            (self.held, self.since) = (plan.held.clone(), None);
+            (self.held, self.since) = (held, None);
         }
         self.since.get_or_insert_with(Instant::now).elapsed() < HELD_PATIENCE
     }

@@ -19,6 +19,8 @@ pub(crate) struct Course<'s, 'a> {
     pub draft: Draft,
     pub places: Places,
     pub images: Images,
+    /// The last step on the VM of each machine that runs and stays up: its marks, its disks, what it takes live.
+    pub touched: BTreeMap<&'a str, StepId>,
     /// Machines that run and must restart or take a new config.
     pub turns: Vec<Turn<'a>>,
 }
@@ -61,6 +63,7 @@ pub(crate) fn plan<'a>(survey: &Survey<'a>, wish: &'a Wish, mut draft: Draft) ->
         draft,
         places,
         images: Images::default(),
+        touched: BTreeMap::new(),
         turns: Vec::new(),
     };
     let brought: BTreeMap<&str, Brought> = wish

@@ -36,5 +36,5 @@ pub use row::{Row, Sign, Summary};
 pub use shape::SYSTEM_SERIAL;
 pub use step::{
     Action, Apply, Claim, EtcdMember, Fill, ImageSource, Impact, LeaveBy, NewDisk, Nic, NodeState, Peer, Remark, Seed, Setting,
-    Step, StepId, Subject, VmRef,
+    Spare, Step, StepId, Subject, VmRef,
 };

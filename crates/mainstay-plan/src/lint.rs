@@ -172,7 +172,7 @@ impl<'a> Lint<'a> {
                 let Some(there) = self.vms.get(&vm.vmid) else {
                     return self.say(step.id, format!("deletes {vm}, which is not there"));
                 };
-                let stops = |before: &Step| matches!(&before.action, Action::MachineStop { vm: stopped } if stopped == vm);
+                let stops = |before: &Step| matches!(&before.action, Action::MachineStop { vm: stopped, .. } if stopped == vm);
                 if there.power != Power::Stopped && !self.comes_after(step, stops) {
                     self.say(step.id, format!("deletes {vm} before it is stopped"));
                 }

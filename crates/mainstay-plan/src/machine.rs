@@ -315,7 +315,10 @@ impl<'a> Course<'_, 'a> {
             Ok(image) => image,
             Err(reason) => return self.hold(wanted, "fill", reason),
         };
-        let stop = Action::MachineStop { vm: owned.at() };
+        let stop = Action::MachineStop {
+            vm: owned.at(),
+            spare: None,
+        };
         let stopped = owned
             .runs()
             .then(|| self.step(wanted, stop).because("it runs without a disk").needs(last).add());
@@ -441,7 +444,8 @@ impl<'a> Course<'_, 'a> {
                 after: last,
             });
         } else {
-            self.change_now(wanted, owned, &difference, last);
+            let last = self.change_now(wanted, owned, &difference, last);
+            self.touched.extend(last.map(|step| (wanted.name(), step)));
         }
     }
 

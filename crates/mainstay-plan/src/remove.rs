@@ -14,7 +14,7 @@ use crate::machine::is_control_plane;
 use crate::mark::{Mark, TAG};
 use crate::observed::{Member, Observed, Power, Seen, Talos};
 use crate::plan::{Draft, Hold};
-use crate::step::{Action, EtcdMember, Impact, LeaveBy, Peer, Remark, StepId, Subject};
+use crate::step::{Action, EtcdMember, Impact, LeaveBy, Peer, Remark, Spare, StepId, Subject};
 use crate::survey::{Owned, Survey};
 use crate::talos::Etcd;
 
@@ -34,11 +34,12 @@ pub(crate) fn everything(survey: &Survey<'_>, images: &[String], draft: &mut Dra
         }
         let marked = repair(survey, name, owned, draft);
         let freed = leftovers_of(survey, owned.vm.vmid, marked, draft);
-        let stopped = stop(name, owned, marked.into_iter().collect(), draft);
+        let stopped = stop(name, owned, None, marked.into_iter().collect(), draft);
         delete(
             survey,
             name,
             owned,
+            None,
             stopped.into_iter().chain(marked).chain(freed).collect(),
             draft,
         );
@@ -101,7 +102,7 @@ pub(crate) fn unwanted(course: &mut Course<'_, '_>, after: &[StepId]) {
             None if is_control_plane(owned, None) => control_plane(course, name, owned, &etcd, &mut members, &mut last),
             None => {
                 let marked = repair(survey, name, owned, &mut course.draft);
-                go(course, name, owned, marked.into_iter().collect());
+                go(course, name, owned, None, marked.into_iter().collect());
                 Ok(())
             }
         };
@@ -183,14 +184,19 @@ fn control_plane(
     let marked = repair(survey, name, owned, &mut course.draft);
     let needs: Vec<StepId> = marked.into_iter().chain(last.iter().copied()).collect();
     let end = match member.zip(by) {
-        None => go(course, name, owned, needs),
+        None => go(course, name, owned, None, needs),
         Some((member, by @ LeaveBy::Itself(_))) => {
             let left = leave(course, &member, by, needs);
-            go(course, name, owned, [left].into_iter().chain(last.iter().copied()).collect())
+            let needs = [left].into_iter().chain(last.iter().copied()).collect();
+            go(course, name, owned, None, needs)
         }
-        Some((member, by @ LeaveBy::Survivor(_))) => {
-            let gone = go(course, name, owned, needs);
-            leave(course, &member, by, vec![gone])
+        Some((member, LeaveBy::Survivor(peer))) => {
+            let spare = Spare {
+                member: about(&member),
+                by: peer.clone(),
+            };
+            let gone = go(course, name, owned, Some(spare), needs);
+            leave(course, &member, LeaveBy::Survivor(peer), vec![gone])
         }
     };
     *last = vec![end];
@@ -210,9 +216,12 @@ fn orphans(course: &mut Course<'_, '_>, members: &mut Vec<Member>, last: &mut Ve
         } else {
             Ok(())
         };
-        members.retain(|other| other.id != member.id);
-        match gated.and_then(|()| who_takes_out(course, &member, members)) {
-            Ok(by) => *last = vec![leave(course, &member, by, last.clone())],
+        let rest: Vec<Member> = members.iter().filter(|other| other.id != member.id).cloned().collect();
+        match gated.and_then(|()| who_takes_out(course, &member, &rest)) {
+            Ok(by) => {
+                *members = rest;
+                *last = vec![leave(course, &member, by, last.clone())];
+            }
             Err(reason) => course
                 .draft
                 .hold(Subject::Node(member.name.clone()), "remove", Hold::for_now(reason)),
@@ -234,10 +243,7 @@ fn who_takes_out(course: &Course<'_, '_>, member: &Member, rest: &[Member]) -> R
 fn leave(course: &mut Course<'_, '_>, member: &Member, by: LeaveBy, needs: Vec<StepId>) -> StepId {
     let subject = Subject::Machine(member.name.clone());
     let action = Action::EtcdLeave {
-        member: EtcdMember {
-            name: member.name.clone(),
-            id: member.id,
-        },
+        member: about(member),
         by,
     };
     course
@@ -247,6 +253,13 @@ fn leave(course: &mut Course<'_, '_>, member: &Member, by: LeaveBy, needs: Vec<S
         .impact(Impact::Live)
         .needs(needs)
         .add()
+}
+
+fn about(member: &Member) -> EtcdMember {
+    EtcdMember {
+        name: member.name.clone(),
+        id: member.id,
+    }
 }
 
 fn survivor(course: &Course<'_, '_>, rest: &[Member]) -> Result<Peer, String> {
@@ -264,17 +277,12 @@ fn survivor(course: &Course<'_, '_>, rest: &[Member]) -> Result<Peer, String> {
 }
 
 /// Stop, Node, VM. Returns the last.
-fn go(course: &mut Course<'_, '_>, name: &str, owned: &Owned<'_>, needs: Vec<StepId>) -> StepId {
+fn go(course: &mut Course<'_, '_>, name: &str, owned: &Owned<'_>, spare: Option<Spare>, needs: Vec<StepId>) -> StepId {
     let survey = course.survey;
-    let is_node = survey
-        .observed
-        .kubernetes
-        .yes()
-        .is_some_and(|kubernetes| kubernetes.nodes.contains_key(name));
-    let stopped = stop(name, owned, needs.clone(), &mut course.draft);
+    let stopped = stop(name, owned, spare.clone(), needs.clone(), &mut course.draft);
     let mut before: Vec<StepId> = needs;
     before.extend(stopped);
-    if is_node {
+    if may_be_node(survey, name, owned) {
         let subject = Subject::Machine(name.to_owned());
         let adding = course
             .draft
@@ -285,14 +293,21 @@ fn go(course: &mut Course<'_, '_>, name: &str, owned: &Owned<'_>, needs: Vec<Ste
     }
     let first = before.first().copied();
     before.extend(leftovers_of(survey, owned.vm.vmid, first, &mut course.draft));
-    delete(survey, name, owned, before, &mut course.draft)
+    delete(survey, name, owned, spare, before, &mut course.draft)
 }
 
-fn stop(name: &str, owned: &Owned<'_>, needs: Vec<StepId>, draft: &mut Draft) -> Option<StepId> {
+/// It is a Node, or could become one before it is stopped.
+fn may_be_node(survey: &Survey<'_>, name: &str, owned: &Owned<'_>) -> bool {
+    let waits = matches!(survey.talos(name), Some(Talos::Maintenance { .. }));
+    let kubernetes = survey.observed.kubernetes.yes();
+    kubernetes.is_some_and(|kubernetes| kubernetes.nodes.contains_key(name) || owned.runs() && owned.is_filled() && !waits)
+}
+
+fn stop(name: &str, owned: &Owned<'_>, spare: Option<Spare>, needs: Vec<StepId>, draft: &mut Draft) -> Option<StepId> {
     if owned.vm.power == Power::Stopped {
         return None;
     }
-    let action = Action::MachineStop { vm: owned.at() };
+    let action = Action::MachineStop { vm: owned.at(), spare };
     let adding = draft
         .step(Subject::Machine(name.to_owned()), action)
         .because("it goes")
@@ -300,10 +315,18 @@ fn stop(name: &str, owned: &Owned<'_>, needs: Vec<StepId>, draft: &mut Draft) ->
     Some(adding.needs(needs).add())
 }
 
-fn delete(survey: &Survey<'_>, name: &str, owned: &Owned<'_>, needs: Vec<StepId>, draft: &mut Draft) -> StepId {
+fn delete(
+    survey: &Survey<'_>,
+    name: &str,
+    owned: &Owned<'_>,
+    spare: Option<Spare>,
+    needs: Vec<StepId>,
+    draft: &mut Draft,
+) -> StepId {
     let action = Action::MachineDelete {
         vm: owned.at(),
         volumes: owned.volumes(),
+        spare,
     };
     let why = if survey.desired.wish().is_some() {
         "not in cluster.yaml"

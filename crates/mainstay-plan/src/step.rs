@@ -160,11 +160,13 @@ pub enum Action {
     /// Switch off, and wait until it is off.
     MachineStop {
         vm: VmRef,
+        spare: Option<Spare>,
     },
     /// Destroy a stopped VM with its volumes. Proof of ownership and PVE's quorum are read again right before.
     MachineDelete {
         vm: VmRef,
         volumes: Vec<String>,
+        spare: Option<Spare>,
     },
     /// Destroy a volume that no VM refers to.
     VolumeDelete {
@@ -286,7 +288,7 @@ impl Action {
             | Self::MachineStart { vm }
             | Self::MachineChange { vm, .. }
             | Self::MachineReboot { vm, .. }
-            | Self::MachineStop { vm }
+            | Self::MachineStop { vm, .. }
             | Self::MachineDelete { vm, .. } => Some(vm),
             _ => None,
         }
@@ -450,6 +452,13 @@ pub struct Peer {
 pub struct EtcdMember {
     pub name: String,
     pub id: u64,
+}
+
+/// A member that goes before it leaves. Right before, etcd must be able to do without it, as a survivor tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spare {
+    pub member: EtcdMember,
+    pub by: Peer,
 }
 
 /// Who takes a member out.

@@ -274,7 +274,7 @@ impl<'a> Course<'_, 'a> {
             difference: None,
             config: None,
             left: false,
-            after: None,
+            after: self.touched.get(wanted.name()).copied(),
         };
         set(&mut turn);
         self.turns.push(turn);
@@ -292,7 +292,7 @@ impl<'a> Course<'_, 'a> {
         let mut last = done.etcd.clone();
         for turn in turns {
             if let Err(reason) = self.may_take(&turn, etcd, &done.members) {
-                self.hold(turn.wanted, "change", Hold::for_now(reason));
+                self.hold(turn.wanted, "change", reason);
                 continue;
             }
             let alone = turn.restarts() || turn.wanted.is_control_plane();
@@ -310,10 +310,17 @@ impl<'a> Course<'_, 'a> {
         }
     }
 
-    fn may_take(&self, turn: &Turn<'a>, etcd: &Etcd, members: &[Member]) -> Result<(), String> {
+    fn may_take(&self, turn: &Turn<'a>, etcd: &Etcd, members: &[Member]) -> Result<(), Hold> {
         if !turn.restarts() {
             return Ok(());
         }
+        if let Some(blocked) = turn.owned.blocked(self.survey.observed) {
+            return Err(blocked);
+        }
+        self.may_restart(turn, etcd, members).map_err(Hold::for_now)
+    }
+
+    fn may_restart(&self, turn: &Turn<'a>, etcd: &Etcd, members: &[Member]) -> Result<(), String> {
         if self.was_removed(turn.wanted) {
             return Err("it could not join etcd again".to_owned());
         }

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 pub use crate::class::Class;
 use crate::redact::without_secrets;
+use crate::resource::Stage;
 
 /// Which call, to which machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,9 @@ pub enum Error {
     },
     #[error("{call} was answered with something unexpected: {what}")]
     Misread { call: Call, what: String },
+    /// A machine on its way down answers on for a while, with less and less behind it.
+    #[error("{call} tells nothing: the machine is {stage}")]
+    GoingDown { call: Call, stage: Stage },
     /// Another machine has this address. It was told nothing.
     #[error("the machine at {at} is {seen}, not {expected}")]
     Stranger { at: Target, expected: Uuid, seen: String },
@@ -166,7 +170,7 @@ impl Error {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Credentials { .. } | Self::Address { .. } | Self::NotSent { .. } | Self::Stranger { .. } => Outcome::NotSent,
-            Self::Lost { .. } | Self::NoAnswer { .. } | Self::Misread { .. } => Outcome::Unknown,
+            Self::Lost { .. } | Self::NoAnswer { .. } | Self::Misread { .. } | Self::GoingDown { .. } => Outcome::Unknown,
             Self::Refused { .. } => Outcome::Refused,
         }
     }
@@ -219,7 +223,9 @@ impl Error {
                 ..
             } => Next::Retry,
             // An unknown authority is how an unconfigured machine looks, a refused client how a foreign one may.
-            Self::NotSent { .. } | Self::Lost { .. } | Self::NoAnswer { .. } | Self::Misread { .. } => Next::Look,
+            Self::NotSent { .. } | Self::Lost { .. } | Self::NoAnswer { .. } | Self::Misread { .. } | Self::GoingDown { .. } => {
+                Next::Look
+            }
             Self::Refused { class, .. } => class.next(),
         }
     }

@@ -1,5 +1,7 @@
 //! etcd, as a control plane sees it.
 
+use std::net::{IpAddr, SocketAddr};
+
 use talos_proto::machine::{
     EtcdForfeitLeadershipRequest, EtcdLeaveClusterRequest, EtcdMemberListRequest, EtcdMemberStatus, EtcdRemoveMemberByIdRequest,
     etcd_member_alarm,
@@ -18,6 +20,15 @@ pub struct EtcdMember {
     pub peer_urls: Vec<String>,
     /// It has no vote yet.
     pub learner: bool,
+}
+
+impl EtcdMember {
+    /// Where its peers find it: `https://10.0.0.11:2380`.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.peer_urls
+            .iter()
+            .filter_map(|url| Some(url.strip_prefix("https://")?.parse::<SocketAddr>().ok()?.ip()))
+    }
 }
 
 /// The state of the machine's own member.

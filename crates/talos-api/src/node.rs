@@ -266,9 +266,19 @@ impl Node {
         }
     }
 
-    /// Whether etcd has ever run here: the question before a bootstrap. Its own calls would hang where it has not.
+    /// Whether etcd has ever run here: the question before a bootstrap. Its own calls would hang where it has not. A machine on its way
+    /// down has its disk unmounted before its API goes, so what is not there then says nothing.
     pub async fn has_etcd_data(&self) -> Result<bool, Error> {
-        Ok(self.files("/var/lib/etcd").await?.is_some_and(|files| !files.is_empty()))
+        if self.files("/var/lib/etcd").await?.is_some_and(|files| !files.is_empty()) {
+            return Ok(true);
+        }
+        match self.status().await? {
+            Some(status) if status.stage.is_going_down() => Err(Error::GoingDown {
+                call: self.link.call("List", READ).name(),
+                stage: status.stage,
+            }),
+            _ => Ok(false),
+        }
     }
 
     /// Different after every boot: how a reboot is proven.

@@ -102,6 +102,13 @@ pub enum Stage {
     Unknown,
 }
 
+impl Stage {
+    /// Its services end, its disks are unmounted, its API goes, in this order.
+    pub fn is_going_down(self) -> bool {
+        matches!(self, Self::Rebooting | Self::ShuttingDown | Self::Resetting | Self::Upgrading)
+    }
+}
+
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -71,6 +71,11 @@ impl Service {
         self.state == ServiceState::Running && !matches!(self.health, Health::Bad { .. })
     }
 
+    /// It ended, and nothing begins it anew. A bootstrap ends etcd too, for the moment before its real beginning.
+    pub fn is_over(&self) -> bool {
+        self.state == ServiceState::Finished && self.last_message() != Some("Bootstrap requested")
+    }
+
     pub fn last_message(&self) -> Option<&str> {
         self.events.last().map(|event| event.message.as_str())
     }

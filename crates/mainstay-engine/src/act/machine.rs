@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay_plan::{Claim, Fill, ImageSource, Mark, NewDisk, Nic, Proof, Remark, Seed, Setting, StorageAt, TAG, VmRef};
+use mainstay_plan::{Claim, Fill, ImageSource, Mark, NewDisk, Nic, Proof, Remark, Seed, Setting, Spare, StorageAt, TAG, VmRef};
 use mainstay_spec::{DiskCache, DiskOptions, Firmware, Gib};
 use pve_api::{
     Agent, Bios, Boot, Bus, Cache, Call, Class, Description, DiskSize, Drive, Error, IpConfig, Ipv4, Net, NetModel, Slot, Smbios,
@@ -271,7 +271,7 @@ pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure
     }
     // Started by somebody before it had a disk, it would never look for one. Nothing lives on a disk that was made just now.
     if makes_system {
-        stop(site, voice, &fill.vm).await?;
+        stop(site, voice, &fill.vm, None).await?;
     }
     Ok(())
 }
@@ -525,13 +525,14 @@ pub async fn reboot(site: &Site, voice: &Voice, vm: &VmRef, address: std::net::I
     .await
 }
 
-pub async fn stop(site: &Site, voice: &Voice, vm: &VmRef) -> Result<(), Failure> {
+pub async fn stop(site: &Site, voice: &Voice, vm: &VmRef, spare: Option<&Spare>) -> Result<(), Failure> {
     let Some((place, _)) = Place::ours(site, vm).await? else {
         return Ok(());
     };
     if !is_running(site, &place).await? {
         return Ok(());
     }
+    talos::can_spare(site, spare).await?;
     begin(site, "machine.stop", &vm.to_string());
     let upid = once(site, voice, &place, qemu::stop(&place.host, place.vmid, true)).await?;
     follow(site, "machine.stop", &vm.to_string(), &upid).await?;
@@ -544,7 +545,14 @@ pub async fn stop(site: &Site, voice: &Voice, vm: &VmRef) -> Result<(), Failure>
 
 /// Destroys a stopped VM with its disks. All three proofs and Proxmox VE's quorum are read right before: without quorum PVE would destroy
 /// the disks and keep the VM.
-pub async fn delete(site: &Site, voice: &Voice, machine: &str, vm: &VmRef, volumes: &[String]) -> Result<(), Failure> {
+pub async fn delete(
+    site: &Site,
+    voice: &Voice,
+    machine: &str,
+    vm: &VmRef,
+    volumes: &[String],
+    spare: Option<&Spare>,
+) -> Result<(), Failure> {
     let (status, read) = tokio::join!(site.pve.call(cluster::status()), Place::ours(site, vm));
     let Some((place, config)) = read? else {
         return Ok(());
@@ -558,6 +566,7 @@ pub async fn delete(site: &Site, voice: &Voice, machine: &str, vm: &VmRef, volum
     if is_running(site, &place).await? {
         return Err(Failure::changed(format!("{vm} runs again")));
     }
+    talos::can_spare(site, spare).await?;
     let known = config
         .volumes()
         .into_iter()

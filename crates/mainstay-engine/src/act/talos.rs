@@ -1,11 +1,11 @@
 //! Talos: the first config, later configs, the one bootstrap, and etcd's members.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use futures::future::join_all;
 use mainstay_net::Secret;
-use mainstay_plan::{Apply, Config, EtcdMember, LeaveBy, Peer};
+use mainstay_plan::{Apply, Config, EtcdMember, LeaveBy, Peer, Spare};
 use talos_api::resource::{Stage, SystemInformation};
 use talos_api::{
     Applied, Effect, Error, Mode, Next, Node, Outcome, Presence, ServiceState, presence, why_no_answer, why_not_ready,
@@ -114,36 +114,58 @@ fn foreign(at: &str) -> Failure {
 /// The last look before a control plane is sent away: can etcd do without it now? The plan saw to that, but others may have gone
 /// since, and a step that lost an answer is begun anew minutes later.
 pub async fn can_be_spared(site: &Site, address: Ipv4Addr) -> Result<(), Failure> {
-    if site.control_planes.len() < 2 || !site.control_planes.contains(&address) {
+    if !site.control_planes.contains(&address) {
         return Ok(());
     }
     let own = site.node(address)?;
     if own.has_etcd_data().await.is_ok_and(|data| !data) {
         return Ok(());
     }
-    let voters: Vec<_> = members(site, &own, address).await?;
-    let own_url = format!("//{address}:");
-    if voters.len() < 2
-        || !voters
-            .iter()
-            .any(|voter| voter.peer_urls.iter().any(|url| url.contains(&own_url)))
-    {
+    let members = members(site, &own, address).await?;
+    majority_without(site, &members, &address.to_string(), |voter| {
+        voter.addresses().any(|at| at == address)
+    })
+    .await
+}
+
+/// The same for a control plane that goes before its member is taken out.
+pub async fn can_spare(site: &Site, spare: Option<&Spare>) -> Result<(), Failure> {
+    let Some(Spare { member, by }) = spare else { return Ok(()) };
+    let members = site.node(by.address)?.etcd_members().await.map_err(|error| {
+        Failure::changed(format!("{} does not list the members of etcd", by.machine)).why(why_no_answer(&error))
+    })?;
+    majority_without(site, &members, &member.name, |voter| voter.id == member.id).await
+}
+
+/// The voters beside this one are a majority, each by its own word. The only one may always go: there is nobody else to ask.
+async fn majority_without(
+    site: &Site,
+    members: &[talos_api::EtcdMember],
+    who: &str,
+    is_own: impl Fn(&talos_api::EtcdMember) -> bool,
+) -> Result<(), Failure> {
+    let (own, others): (Vec<_>, Vec<_>) = members
+        .iter()
+        .filter(|member| !member.learner)
+        .partition(|voter| is_own(voter));
+    if own.is_empty() || others.is_empty() {
         return Ok(());
     }
-    let healthy = join_all(others(site, address).map(|other| has_healthy_etcd(site, other))).await;
+    let healthy = join_all(others.iter().map(|other| has_healthy_etcd(site, other))).await;
     let healthy = healthy.into_iter().filter(|healthy| *healthy).count();
-    if healthy > voters.len() / 2 {
+    let voters = own.len() + others.len();
+    if healthy > voters / 2 {
         return Ok(());
     }
-    Err(Failure::changed(format!("etcd cannot do without {address} now"))
-        .why(format!("{healthy} of its {} voters are healthy beside it", voters.len())))
+    Err(Failure::changed(format!("etcd cannot do without {who} now"))
+        .why(format!("{healthy} of its {voters} voters are healthy beside it")))
 }
 
 fn others(site: &Site, address: Ipv4Addr) -> impl Iterator<Item = Ipv4Addr> {
     site.control_planes.iter().copied().filter(move |other| *other != address)
 }
 
-/// The voters, as the machine itself or else the first of the others tells.
+/// The members, as the machine itself or else the first of the others tells.
 async fn members(site: &Site, own: &Node, address: Ipv4Addr) -> Result<Vec<talos_api::EtcdMember>, Failure> {
     let mut told = own.etcd_members().await;
     for other in others(site, address) {
@@ -152,13 +174,13 @@ async fn members(site: &Site, own: &Node, address: Ipv4Addr) -> Result<Vec<talos
         }
         told = site.node(other)?.etcd_members().await;
     }
-    match told {
-        Ok(members) => Ok(members.into_iter().filter(|member| !member.learner).collect()),
-        Err(error) => Err(Failure::changed("no control plane lists the members of etcd").why(why_no_answer(&error))),
-    }
+    told.map_err(|error| Failure::changed("no control plane lists the members of etcd").why(why_no_answer(&error)))
 }
 
-async fn has_healthy_etcd(site: &Site, address: Ipv4Addr) -> bool {
+async fn has_healthy_etcd(site: &Site, member: &talos_api::EtcdMember) -> bool {
+    let Some(IpAddr::V4(address)) = member.addresses().next() else {
+        return false;
+    };
     let Ok(node) = site.node(address) else { return false };
     let services = node.services().await.unwrap_or_default();
     services.iter().any(|service| service.id == "etcd" && service.is_healthy())
@@ -317,7 +339,7 @@ pub async fn etcd_join(site: &Site, voice: &Voice, machine: &str, address: Ipv4A
             Err(error) => return not_yet(&error),
         };
         let etcd = services.iter().find(|service| service.id == "etcd");
-        if etcd.is_some_and(|etcd| etcd.state == ServiceState::Finished) && matches!(node.has_etcd_data().await, Ok(false)) {
+        if has_left(&node, etcd).await {
             return Err(Failure::changed(format!(
                 "{machine} left etcd, and joins again only at a restart"
             )));
@@ -337,6 +359,11 @@ pub async fn etcd_join(site: &Site, voice: &Voice, machine: &str, address: Ipv4A
         })
     })
     .await
+}
+
+/// Its etcd ended, and took its data along. One that only ended, with the machine, is still a member.
+async fn has_left(node: &Node, etcd: Option<&talos_api::Service>) -> bool {
+    etcd.is_some_and(talos_api::Service::is_over) && matches!(node.has_etcd_data().await, Ok(false))
 }
 
 /// Takes a member out, by itself or by a survivor. A member that is gone is gone.
@@ -360,7 +387,7 @@ async fn leave(site: &Site, voice: &Voice, member: &EtcdMember, address: Ipv4Add
                 Err(error) => return not_yet(&error),
             };
             let etcd = services.iter().find(|service| service.id == "etcd");
-            if etcd.is_none_or(|etcd| etcd.state == ServiceState::Finished) {
+            if has_left(&node, etcd).await {
                 return Ok(Look::Done(()));
             }
             // A leader that leaves costs the others an election; one that cannot hand over leaves all the same.

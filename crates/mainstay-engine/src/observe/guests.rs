@@ -38,7 +38,7 @@ pub async fn look(site: &Site, scope: &Scope<'_>, running: &BTreeMap<String, Ipv
         (name.clone(), told)
     });
     let told: BTreeMap<String, Told> = join_all(asked).await.into_iter().collect();
-    let etcd = etcd(scope, &told);
+    let etcd = etcd(site, scope, running, &told).await;
     let kubernetes = kubernetes(site, running, scope, &etcd, &told).await;
     Guests {
         talos: told.into_iter().map(|(name, told)| (name, told.talos)).collect(),
@@ -157,27 +157,45 @@ async fn etcd_of(
     }
     match node.has_etcd_data().await {
         Ok(true) => (Seen::Yes(EtcdState::Unwell), None),
-        // It finishes when it leaves, and only then.
-        Ok(false) if etcd.state == ServiceState::Finished => (Seen::Yes(EtcdState::Left), None),
+        Ok(false) if etcd.is_over() => (Seen::Yes(EtcdState::Left), None),
         Ok(false) => (Seen::No, None),
         Err(error) => (Seen::Unknown(error.to_string()), None),
     }
 }
 
 /// The members as a healthy machine lists them. Without one, whether there is an etcd at all.
-fn etcd(scope: &Scope<'_>, told: &BTreeMap<String, Told>) -> Seen<Vec<Member>> {
+async fn etcd(
+    site: &Site,
+    scope: &Scope<'_>,
+    running: &BTreeMap<String, Ipv4Addr>,
+    told: &BTreeMap<String, Told>,
+) -> Seen<Vec<Member>> {
     let healthy = |name: &str| matches!(told.get(name).map(|told| &told.talos), Some(Talos::Running(node)) if node.etcd == Seen::Yes(EtcdState::Healthy));
-    let lists = told
-        .iter()
-        .filter_map(|(name, told)| told.members.as_ref().map(|list| (healthy(name), list)));
-    if let Some((_, list)) = lists.max_by_key(|(healthy, _)| *healthy) {
-        let member = |member: &talos_api::EtcdMember| Member {
-            id: member.id,
-            name: member.name.clone(),
-            learner: member.learner,
-            healthy: healthy(&member.name),
+    let lists = told.iter().filter_map(|(name, told)| Some((name, told.members.as_ref()?)));
+    if let Some((lister, list)) = lists.max_by_key(|(name, _)| healthy(name)) {
+        let members = |list: &[talos_api::EtcdMember]| -> Vec<Member> {
+            let member = |member: &talos_api::EtcdMember| {
+                let name = name_of(member, scope, running);
+                Member {
+                    id: member.id,
+                    healthy: healthy(&name),
+                    name,
+                    learner: member.learner,
+                }
+            };
+            list.iter().map(member).collect()
         };
-        return Seen::Yes(list.iter().map(member).collect());
+        let seen = members(list);
+        // Who has data and is not listed was added after that list, or removed: a list made now tells which.
+        let is_unlisted = |(name, told): (&String, &Told)| matches!(&told.talos, Talos::Running(node) if node.has_etcd_data() && !seen.iter().any(|member| member.name == *name));
+        if told.iter().any(is_unlisted)
+            && let Some(address) = running.get(lister)
+            && let Ok(node) = site.node(*address)
+            && let Ok(again) = node.etcd_members().await
+        {
+            return Seen::Yes(members(&again));
+        }
+        return Seen::Yes(seen);
     }
     for (name, told) in told {
         match &told.talos {
@@ -196,6 +214,18 @@ fn etcd(scope: &Scope<'_>, told: &BTreeMap<String, Told>) -> Seen<Vec<Member>> {
         }
     }
     Seen::No
+}
+
+/// A member has no name before it has started for the first time: whose it is, its address tells.
+fn name_of(member: &talos_api::EtcdMember, scope: &Scope<'_>, running: &BTreeMap<String, Ipv4Addr>) -> String {
+    if !member.name.is_empty() {
+        return member.name.clone();
+    }
+    let Some(at) = member.addresses().next() else {
+        return String::new();
+    };
+    let machine = scope.addresses.iter().chain(running).find(|(_, address)| at == **address);
+    machine.map_or_else(|| at.to_string(), |(name, _)| name.clone())
 }
 
 /// The first control plane whose API server answers tells about all nodes.

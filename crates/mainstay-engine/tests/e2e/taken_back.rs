@@ -120,3 +120,75 @@ fn a_control_plane_whose_member_was_removed_by_hand_is_held_and_then_made_anew()
         assert_three_voters(stage).await;
     });
 }
+
+/// Those that leave are as good as the others until they have left.
+#[test]
+fn control_planes_restart_and_go_in_one_run() {
+    on_stage(85, quick(), async |stage| {
+        let five = THREE.replace("count: 3", "count: 5");
+        settled(stage, stage.up(&five).await);
+        let larger = THREE.replace("memory: 4GiB", "memory: 6GiB");
+        settled(stage, stage.up(&larger).await);
+        assert_three_voters(stage).await;
+        assert_eq!(stage.plan(&larger).await.render(), "nothing to do");
+    });
+}
+
+/// Added to etcd, and gone before it started for the first time: a member without a name, in whose presence nobody else may join.
+#[test]
+fn a_member_that_never_started_is_taken_out_by_its_address() {
+    on_stage(86, quick(), async |stage| {
+        let one = THREE.replace("count: 3", "count: 1");
+        settled(stage, stage.up(&one).await);
+        let site = stage.site(&stage.spec(&one));
+        let first = site.node("10.0.0.11".parse().expect("an address")).expect("is there");
+        let nameless = async {
+            loop {
+                let members = first.etcd_members().await.expect("are listed");
+                if let Some(nameless) = members.iter().find(|member| member.name.is_empty()) {
+                    return nameless.addresses().next().expect("has an address");
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let address = match select(Box::pin(stage.up(THREE)), Box::pin(nameless)).await {
+            Either::Left((outcome, _)) => panic!("it was never seen: {outcome:?}"),
+            Either::Right((address, _)) => address,
+        };
+        let vmid = if address.to_string() == "10.0.0.12" { 2001 } else { 2002 };
+        stage.world.datacenter().lab().destroy_vm(vmid);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        settled(stage, stage.up(&one).await);
+        assert_eq!(first.etcd_members().await.expect("are listed").len(), 1, "{}", stage.story());
+        settled(stage, stage.up(THREE).await);
+        assert_three_voters(stage).await;
+    });
+}
+
+/// Its etcd has ended and its disk is unmounted, but its API still answers.
+#[test]
+fn a_control_plane_that_somebody_restarts_has_not_left_etcd() {
+    on_stage(87, quick(), async |stage| {
+        settled(stage, stage.up(THREE).await);
+        let site = stage.site(&stage.spec(THREE));
+        let node = site.node("10.0.0.12".parse().expect("an address")).expect("is there");
+        let before = members(stage).await;
+        node.reboot().await.expect("begins");
+        let mut unread = 0;
+        loop {
+            let seen = stage.observed(THREE).await;
+            match &seen.talos["cp-2"] {
+                Talos::Running(node) => {
+                    assert_ne!(node.etcd, Seen::Yes(EtcdState::Left));
+                    assert_ne!(node.etcd, Seen::No);
+                    unread += usize::from(node.etcd.unknown().is_some());
+                }
+                _ => break,
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert!(unread > 0, "it was never seen in between, or this shows nothing");
+        settled(stage, stage.up(THREE).await);
+        assert_eq!(members(stage).await, before);
+    });
+}

@@ -101,7 +101,14 @@ fn a_claim_of_a_vmid_that_somebody_has() {
 fn a_step_on_a_stranger_and_one_on_nobody() {
     let world = settled(ONE).changed(|world| world.stranger(512, "accounting"));
     let said = broken(&world, |plan| {
-        push(plan, "accounting", Action::MachineStop { vm: at("pve2", 512) });
+        push(
+            plan,
+            "accounting",
+            Action::MachineStop {
+                vm: at("pve2", 512),
+                spare: None,
+            },
+        );
     });
     assert!(said.contains("acts on vm 512 on pve2, which is not ours"), "{said}");
     let said = broken(&world, |plan| {
@@ -163,7 +170,15 @@ fn a_deletion_before_the_stop_of_what_is_protected_without_quorum_or_wanted() {
     assert!(said.contains("which PVE protects"), "{said}");
     let said = broken(&world, |plan| {
         let vm = at("pve1", 3001);
-        push(plan, "prod-w-1", Action::MachineDelete { vm, volumes: Vec::new() });
+        push(
+            plan,
+            "prod-w-1",
+            Action::MachineDelete {
+                vm,
+                volumes: Vec::new(),
+                spare: None,
+            },
+        );
     });
     assert!(said.contains("deletes prod-w-1, which is wanted"), "{said}");
 }
@@ -262,7 +277,14 @@ fn two_members_down_at_once_and_a_majority_that_is_lost() {
                 how: Apply::Reboot,
             },
         );
-        push(plan, "prod-cp-2", Action::MachineStop { vm: at("pve2", 2002) });
+        push(
+            plan,
+            "prod-cp-2",
+            Action::MachineStop {
+                vm: at("pve2", 2002),
+                spare: None,
+            },
+        );
     });
     assert!(said.contains("takes prod-cp-2 down while prod-cp-1 may be down"), "{said}");
 }

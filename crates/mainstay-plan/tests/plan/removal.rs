@@ -116,7 +116,9 @@ fn a_removal_that_was_broken_off_anywhere_can_be_taken_back() {
         let plan = world.clone().edit("count: 5", "count: 3").plan();
         for done in 0..=plan.steps.len() {
             let mut world = world.clone();
-            plan.steps[..done].iter().for_each(|step| world.step(step));
+            for step in &plan.steps[..done] {
+                world.step(step);
+            }
             world.settle();
             assert_eq!(world.members.len(), 5, "after {done} of\n{}", plan.trace());
         }

@@ -86,6 +86,8 @@ pub(crate) struct State {
     pub tried_over: Option<Arc<Config>>,
     unmet: Option<(Stage, Vec<(&'static str, String)>)>,
     pub images: BTreeSet<String>,
+    /// On its way down: nothing below /var can be seen any more.
+    pub unmounted: bool,
 }
 
 #[derive(Clone)]
@@ -588,6 +590,7 @@ impl State {
             tried_over: None,
             unmet: None,
             images: BTreeSet::new(),
+            unmounted: false,
         }
     }
 }

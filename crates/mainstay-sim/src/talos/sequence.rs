@@ -14,6 +14,9 @@ use crate::witness::Deed;
 /// A node without pods takes a moment too, in which its API still answers.
 const NO_PODS: Duration = Duration::from_millis(400);
 
+/// The disks are let go of between the services and the API.
+const UNMOUNTING: Duration = Duration::from_millis(500);
+
 /// What is to be wiped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wipe {
@@ -222,6 +225,8 @@ async fn stop_services(node: &Arc<Node>, actor: &str) {
         }
     }
     node.announce();
+    node.lock().unmounted = true;
+    node.pass(UNMOUNTING).await;
     node.api.close();
 }
 

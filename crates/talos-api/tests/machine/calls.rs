@@ -264,6 +264,21 @@ fn an_empty_etcd_directory_is_no_data() {
     });
 }
 
+/// Its disk is unmounted before its API goes.
+#[test]
+fn a_machine_on_its_way_down_does_not_tell_that_it_has_no_data() {
+    run(|world| async move {
+        let (node, machine) = one_machine(&world).await;
+        for stage in ["rebooting", "shutting down", "resetting", "upgrading"] {
+            let status = format!("stage: {stage}\nstatus:\n    ready: false\n    unmetConditions: []\n");
+            machine.resource("MachineStatuses.runtime.talos.dev", "machine", &status);
+            let error = node.has_etcd_data().await.unwrap_err();
+            assert_eq!(error.next(), Next::Look);
+            assert!(error.to_string().ends_with(&format!("the machine is {stage}")), "{error}");
+        }
+    });
+}
+
 #[test]
 fn etcd_calls_on_a_machine_without_etcd_end() {
     run(|world| async move {

@@ -87,6 +87,7 @@ impl Api {
         let configured = self.0.config().is_some();
         Some(match root {
             "" | "/" => &ROOT,
+            other if other.starts_with("/var/") && self.0.lock().unmounted => return None,
             "/var" if configured => &["lib", "log", "mnt", "run"],
             "/var/lib" if configured => &["cni", "containerd", "etcd", "kubelet"],
             "/var/lib/etcd" if self.0.is_control_plane() && self.0.has_etcd_data() => &["member"],
