@@ -16,9 +16,11 @@ const SEEDS: u64 = 12;
 /// restarted again although another had gone meanwhile (1237), nodes that a partition had kept away never registered (100184, 100311), a
 /// disk was taken for a leftover while a colleague made it (100347), two at once restarted one control plane each (510725), a seed that
 /// was left was to be made a second time (520658), a removal whose answer was lost took the disk that had the name by then (601657), a
-/// second `DELETE` came late, upon somebody who had the VMID by then (1006968), a machine ran before it had a disk (1005785).
-const PINNED: [u64; 13] = [
-    24, 1169, 1237, 100_184, 100_311, 100_347, 510_725, 520_658, 601_657, 1_005_785, 1_006_968, 1_007_090, 2_003_882,
+/// second `DELETE` came late, upon somebody who had the VMID by then (1006968), a machine ran before it had a disk (1005785), a node was
+/// ready on the word of its predecessor (1007090), a stranger's VM was filled and started (2003882), a removal was called held while a
+/// member started (3000164).
+const PINNED: [u64; 14] = [
+    24, 1169, 1237, 100_184, 100_311, 100_347, 510_725, 520_658, 601_657, 1_005_785, 1_006_968, 1_007_090, 2_003_882, 3_000_164,
 ];
 
 #[test]

@@ -25,6 +25,9 @@ const CALM_RUNS: u32 = 3;
 /// No run in calm weather takes longer than this.
 const CALM_RUN: Duration = Duration::from_secs(3600);
 
+/// A request is not under way for longer than this.
+const UNDER_WAY: Duration = Duration::from_secs(60);
+
 const TWO: &str = ", two at once";
 /// After this the lease of somebody who was killed is over.
 const LEASE: Duration = Duration::from_secs(120);
@@ -57,12 +60,9 @@ pub fn live(seed: u64) -> Tale {
     if seed >= PACED {
         shape.draw_paces(&mut Entropy::from_seed(seed).fork("paces").rng());
     }
-    let fickle = seed >= FICKLE;
-    if fickle {
-        shape = shape.with_vip();
-    }
+    shape.fickle = seed >= FICKLE;
     on_stage(seed, shape.world.clone(), async |stage| {
-        Life::new(stage, &shape).live(shape.clone(), fickle, rng).await
+        Life::new(stage, &shape).live(shape.clone(), rng).await
     })
 }
 
@@ -113,13 +113,13 @@ impl<'a> Life<'a> {
         }
     }
 
-    async fn live(mut self, mut shape: Shape, fickle: bool, mut rng: impl Rng) -> Tale {
+    async fn live(mut self, mut shape: Shape, mut rng: impl Rng) -> Tale {
         for _ in 0..rng.random_range(1..=4) {
             self.storm(&mut rng, true).await;
         }
         let mut calm_runs = self.settle().await;
         if self.watch.all_wrong().is_empty() {
-            if fickle {
+            if shape.fickle {
                 self.change_minds(&mut shape, &mut rng).await;
             } else {
                 self.change(&mut shape, &mut rng);
@@ -150,6 +150,7 @@ impl<'a> Life<'a> {
     async fn change_minds(&mut self, shape: &mut Shape, rng: &mut impl Rng) {
         for _ in 0..rng.random_range(1..=3) {
             // What was begun under the last file is no deed under the next, so it ends first.
+            tokio::time::sleep(UNDER_WAY).await;
             if tokio::time::timeout(CALM_RUN, self.tasks_end()).await.is_err() {
                 return;
             }
@@ -192,7 +193,11 @@ impl<'a> Life<'a> {
                 let gone = self.field.guests.keys().filter(|vmid| !stays.contains(vmid));
                 gone.for_each(|vmid| self.watch.leaves(*vmid));
             }
-            Change::WorkerMore | Change::ControlPlanesMore => stays.iter().for_each(|vmid| self.watch.stays(*vmid)),
+            Change::WorkerMore | Change::ControlPlanesMore => {
+                for vmid in stays {
+                    self.watch.stays(vmid, self.field.is_control_plane(vmid));
+                }
+            }
             Change::MoreMemory => stays.iter().for_each(|vmid| self.watch.may_restart(*vmid)),
             Change::Loss => {
                 let mut workers = stays.iter().filter(|vmid| !self.field.is_control_plane(**vmid));

@@ -16,8 +16,8 @@ pub struct Shape {
     memory: u32,
     talos: &'static str,
     cni: &'static str,
-    /// Has an address for Kubernetes that no machine has, so that control planes may come and go.
-    vip: bool,
+    /// People change their minds, also about control planes: Kubernetes has an address that no machine has.
+    pub fickle: bool,
     pub world: WorldSpec,
 }
 
@@ -48,11 +48,10 @@ impl Shape {
             local.kind = "zfspool".into();
             local.other = [("pool".to_owned(), "rpool/data".into())].into();
         }
-        let control_planes = if rng.random_bool(0.5) { 3 } else { 1 };
         Self {
             hosts,
-            control_planes,
-            vip: control_planes > 1,
+            control_planes: if rng.random_bool(0.5) { 3 } else { 1 },
+            fickle: false,
             workers: rng.random_range(0..=3),
             memory: 4,
             talos: ["1.12.6", "1.13.9", "1.13.9"][rng.random_range(0..3)],
@@ -113,7 +112,7 @@ impl Shape {
         Self {
             hosts: 3,
             control_planes: 1,
-            vip: false,
+            fickle: false,
             workers: 1,
             memory: 4,
             talos: "1.13.9",
@@ -140,17 +139,16 @@ impl Shape {
         change
     }
 
-    /// Control planes may come and go from the beginning.
-    pub fn with_vip(mut self) -> Self {
-        self.vip = true;
-        self
-    }
-
     /// The largest that somebody may want one day.
     pub fn largest(&self) -> Self {
+        let (control_planes, workers) = if self.fickle {
+            (MOST_CONTROL_PLANES, MOST_WORKERS)
+        } else {
+            (self.control_planes, self.workers + 1)
+        };
         Self {
-            control_planes: if self.vip { MOST_CONTROL_PLANES } else { self.control_planes },
-            workers: if self.vip { MOST_WORKERS } else { self.workers + 1 },
+            control_planes,
+            workers,
             ..self.clone()
         }
     }
@@ -183,10 +181,14 @@ impl Shape {
             memory,
             talos,
             cni,
-            vip,
+            fickle,
             ..
         } = self;
-        let vip = if *vip { ", vip: 10.0.0.20" } else { "" };
+        let vip = if *fickle || *control_planes > 1 {
+            ", vip: 10.0.0.20"
+        } else {
+            ""
+        };
         let machine = format!("cpu: 2, memory: {memory}GiB, disk: 20GiB");
         let mut file = format!(
             "name: demo\n\

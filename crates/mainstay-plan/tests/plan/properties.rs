@@ -76,6 +76,8 @@ enum Event {
     Resized(Index),
     Silenced(Index),
     LeftOver(Index),
+    /// Somebody makes a control plane leave etcd.
+    LeftEtcd(Index),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -92,6 +94,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<Index>().prop_map(Event::Resized),
         1 => any::<Index>().prop_map(Event::Silenced),
         1 => any::<Index>().prop_map(Event::LeftOver),
+        1 => any::<Index>().prop_map(Event::LeftEtcd),
     ]
 }
 
@@ -153,6 +156,7 @@ fn happen(world: &mut World, file: &mut File, event: &Event) {
             }
         }),
         Event::LeftOver(at) => with(world, at, |world, vmid| world.leftover(vmid, false)),
+        Event::LeftEtcd(at) => with(world, at, World::leave_etcd),
     }
 }
 
