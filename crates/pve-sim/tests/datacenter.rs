@@ -126,9 +126,13 @@ impl Observer for Notes {
     }
 
     fn effect(&self, by: &str, effect: &Effect) {
-        if let Effect::VmCreated { vmid, .. } | Effect::VmRemoved { vmid } = effect {
-            self.0.lock().expect("not poisoned").push(format!("{by} {vmid}"));
-        }
+        let what = match effect {
+            Effect::VmCreated { .. } => "created",
+            Effect::VmRemoved { .. } => "removed",
+            Effect::VmStopped { .. } => "stopped",
+            _ => return,
+        };
+        self.0.lock().expect("not poisoned").push(format!("{by} {what}"));
     }
 }
 
@@ -166,13 +170,20 @@ async fn observers_see_who_did_what() {
     let notes = Arc::new(Notes::default());
     dc.observe(Arc::clone(&notes) as Arc<dyn Observer>);
     done(&dc, "POST", "/nodes/pve2/qemu", "vmid=100").await;
+    done(&dc, "POST", "/nodes/pve2/qemu/100/status/start", "").await;
+    done(&dc, "POST", "/nodes/pve2/qemu/100/status/stop", "").await;
+    done(&dc, "POST", "/nodes/pve2/qemu/100/status/start", "").await;
+    dc.lab().kill_vm(100);
     done(&dc, "DELETE", "/nodes/pve2/qemu/100", "").await;
-    let seen = notes.0.lock().expect("not poisoned").clone();
+    let mut seen = notes.0.lock().expect("not poisoned").clone();
+    seen.retain(|line| !line.contains("/status/"));
     let expected = [
-        "root@pam!mainstay 100",
+        "root@pam!mainstay created",
         "POST /nodes/pve2/qemu Some(200)",
+        "root@pam!mainstay stopped",
+        "root@pam stopped",
         "DELETE /nodes/pve2/qemu/100 Some(200)",
-        "root@pam!mainstay 100",
+        "root@pam!mainstay removed",
     ];
     assert_eq!(seen, expected);
     assert_eq!(dc.stats().calls()["POST /nodes/{node}/qemu"], 1);

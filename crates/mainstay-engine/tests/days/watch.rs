@@ -43,8 +43,6 @@ struct Memory {
     may_remove: bool,
     may_restart: BTreeSet<u32>,
     leaving: BTreeSet<u32>,
-    /// May have left etcd, and is wanted again.
-    comes_back: BTreeSet<u32>,
     /// VMIDs of ours that somebody else has.
     intruders: BTreeSet<u32>,
     /// When somebody else last did harm.
@@ -110,11 +108,11 @@ impl Watch {
         self.lock().leaving.insert(vmid);
     }
 
-    /// It is in the file, whether or not it was to go. A control plane that had left etcd already comes back by one restart.
+    /// It is in the file, whether or not it was to go. A control plane that had left etcd already comes back by a restart.
     pub fn stays(&self, vmid: u32, control_plane: bool) {
         let mut seen = self.lock();
         if seen.leaving.remove(&vmid) && control_plane {
-            seen.comes_back.insert(vmid);
+            seen.may_restart.insert(vmid);
         }
     }
 
@@ -304,10 +302,9 @@ impl Watch {
                 strange(vmid)
             }
             Effect::VmRemoved { vmid } | Effect::VmStopped { vmid } => {
-                let mut memory = self.lock();
+                let memory = self.lock();
                 let stop = matches!(effect, Effect::VmStopped { .. });
-                let comes_back = stop && memory.comes_back.remove(vmid);
-                let wanted = memory.leaving.contains(vmid) || stop && memory.may_restart.contains(vmid) || comes_back;
+                let wanted = memory.leaving.contains(vmid) || stop && memory.may_restart.contains(vmid);
                 let early = !memory.may_remove && memory.started.contains(vmid) && !wanted;
                 drop(memory);
                 self.no_quorum_lost("the stop", *vmid, self.standing(*vmid));

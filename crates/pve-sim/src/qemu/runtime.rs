@@ -140,13 +140,13 @@ fn switch_of(dc: &Datacenter, vmid: u32, generation: u64) -> PowerSwitch {
         if event == PowerEvent::Off
             && let Some(dc) = dc.upgrade()
         {
-            tokio::spawn(async move { process_ended(&dc, vmid, generation) });
+            tokio::spawn(async move { process_ended(&dc, None, vmid, generation) });
         }
     })
 }
 
-/// The process is gone, by whatever way. What the guest was is dropped, then the host cleans up.
-pub(super) fn process_ended(dc: &Datacenter, vmid: u32, generation: u64) {
+/// The process is gone, by somebody's job or by itself. What the guest was is dropped, then the host cleans up.
+fn process_ended(dc: &Datacenter, by: Option<&Job>, vmid: u32, generation: u64) {
     let round = dc.round();
     let mut state = dc.state();
     let Some(vm) = state.vm_mut(vmid, round) else { return };
@@ -161,7 +161,7 @@ pub(super) fn process_ended(dc: &Datacenter, vmid: u32, generation: u64) {
     // Outside the lock: a guest's end may do whatever it likes.
     drop(ended);
     let job = Job::request(dc, &host, &Auth::user(crate::access::ROOT));
-    dc.tell(&job, &Effect::VmStopped { vmid });
+    dc.tell(by.unwrap_or(&job), &Effect::VmStopped { vmid });
     tokio::spawn(cleanup(job, vmid, restart));
 }
 
@@ -195,7 +195,7 @@ pub(super) fn power_off(job: &Job, vmid: u32) {
         .get(&vmid)
         .and_then(|vm| vm.running.as_ref().map(|r| r.generation));
     if let Some(generation) = generation {
-        process_ended(&job.dc, vmid, generation);
+        process_ended(&job.dc, Some(job), vmid, generation);
     }
 }
 
@@ -291,7 +291,7 @@ pub(crate) fn kill(dc: &Datacenter, vmid: u32) {
         .get(&vmid)
         .and_then(|vm| vm.running.as_ref().map(|r| r.generation));
     if let Some(generation) = generation {
-        process_ended(dc, vmid, generation);
+        process_ended(dc, None, vmid, generation);
     }
 }
 
