@@ -4,6 +4,8 @@
 //! One that does not answer cannot leave. It goes first, and then a survivor takes its member out: were the removal broken off in
 //! between the other way round, the machine would keep data that can never join again, and nobody could want it back.
 
+use std::net::IpAddr;
+
 use mainstay_spec::Role;
 
 use crate::cluster::Course;
@@ -17,6 +19,8 @@ use crate::plan::{Draft, Hold};
 use crate::step::{Action, EtcdMember, Impact, LeaveBy, Peer, Remark, Spare, StepId, Subject};
 use crate::survey::{Owned, Survey};
 use crate::talos::Etcd;
+
+const UNWANTED: &str = "not in cluster.yaml";
 
 /// Plans for nothing.
 pub(crate) fn everything(survey: &Survey<'_>, images: &[String], draft: &mut Draft) {
@@ -183,20 +187,24 @@ fn control_plane(
     *members = rest;
     let marked = repair(survey, name, owned, &mut course.draft);
     let needs: Vec<StepId> = marked.into_iter().chain(last.iter().copied()).collect();
+    // Also one that is no member may be one by the time it goes.
+    let spare = survivor(course, members).ok().map(|by| Spare {
+        member: EtcdMember {
+            name: name.to_owned(),
+            id: member.as_ref().map_or(0, |member| member.id),
+        },
+        by,
+    });
     let end = match member.zip(by) {
-        None => go(course, name, owned, None, needs),
+        None => go(course, name, owned, spare, needs),
         Some((member, by @ LeaveBy::Itself(_))) => {
-            let left = leave(course, &member, by, needs);
+            let left = leave(course, &member, by, UNWANTED, needs);
             let needs = [left].into_iter().chain(last.iter().copied()).collect();
-            go(course, name, owned, None, needs)
+            go(course, name, owned, spare, needs)
         }
-        Some((member, LeaveBy::Survivor(peer))) => {
-            let spare = Spare {
-                member: about(&member),
-                by: peer.clone(),
-            };
-            let gone = go(course, name, owned, Some(spare), needs);
-            leave(course, &member, LeaveBy::Survivor(peer), vec![gone])
+        Some((member, by @ LeaveBy::Survivor(_))) => {
+            let gone = go(course, name, owned, spare, needs);
+            leave(course, &member, by, UNWANTED, vec![gone])
         }
     };
     *last = vec![end];
@@ -206,9 +214,16 @@ fn control_plane(
 /// Members whose machine is gone and not wanted again. They count for the majority, so they must not stay.
 fn orphans(course: &mut Course<'_, '_>, members: &mut Vec<Member>, last: &mut Vec<StepId>) {
     let survey = course.survey;
+    let is_one_joining = survey
+        .ours
+        .iter()
+        .filter(|(name, owned)| owned.runs() && is_control_plane(owned, survey.wanted.get(name.as_str()).copied()))
+        .any(|(name, _)| !members.iter().any(|member| member.name == *name));
     let is_orphan = |member: &&Member| {
         let known = survey.wanted.contains_key(member.name.as_str()) || survey.ours.contains_key(&member.name);
-        !member.name.is_empty() && !known && survey.unknown.is_empty()
+        // Without a name it is called by its address, and could be one of ours that is about to start.
+        let nameless = member.name.parse::<IpAddr>().is_ok();
+        !member.name.is_empty() && !known && survey.unknown.is_empty() && !(nameless && is_one_joining)
     };
     for member in members.iter().filter(is_orphan).cloned().collect::<Vec<_>>() {
         let gated = if member.votes() {
@@ -220,7 +235,7 @@ fn orphans(course: &mut Course<'_, '_>, members: &mut Vec<Member>, last: &mut Ve
         match gated.and_then(|()| who_takes_out(course, &member, &rest)) {
             Ok(by) => {
                 *members = rest;
-                *last = vec![leave(course, &member, by, last.clone())];
+                *last = vec![leave(course, &member, by, UNWANTED, last.clone())];
             }
             Err(reason) => course
                 .draft
@@ -240,29 +255,25 @@ fn who_takes_out(course: &Course<'_, '_>, member: &Member, rest: &[Member]) -> R
     }
 }
 
-fn leave(course: &mut Course<'_, '_>, member: &Member, by: LeaveBy, needs: Vec<StepId>) -> StepId {
+pub(crate) fn leave(course: &mut Course<'_, '_>, member: &Member, by: LeaveBy, why: &str, needs: Vec<StepId>) -> StepId {
     let subject = Subject::Machine(member.name.clone());
     let action = Action::EtcdLeave {
-        member: about(member),
+        member: EtcdMember {
+            name: member.name.clone(),
+            id: member.id,
+        },
         by,
     };
     course
         .draft
         .step(subject, action)
-        .because("not in cluster.yaml")
+        .because(why)
         .impact(Impact::Live)
         .needs(needs)
         .add()
 }
 
-fn about(member: &Member) -> EtcdMember {
-    EtcdMember {
-        name: member.name.clone(),
-        id: member.id,
-    }
-}
-
-fn survivor(course: &Course<'_, '_>, rest: &[Member]) -> Result<Peer, String> {
+pub(crate) fn survivor(course: &Course<'_, '_>, rest: &[Member]) -> Result<Peer, String> {
     let healthy = |wanted: &&Wanted| {
         rest.iter()
             .any(|member| member.name == wanted.name() && member.healthy && member.votes())
@@ -329,7 +340,7 @@ fn delete(
         spare,
     };
     let why = if survey.desired.wish().is_some() {
-        "not in cluster.yaml"
+        UNWANTED
     } else {
         "nothing is wanted"
     };

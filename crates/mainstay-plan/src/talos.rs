@@ -12,7 +12,8 @@ use crate::gate;
 use crate::machine::is_control_plane;
 use crate::observed::{EtcdState, Member, Running, Seen, Talos};
 use crate::plan::Hold;
-use crate::step::{Action, Apply, Impact, NodeState, Peer, StepId, Subject, VmRef};
+use crate::remove;
+use crate::step::{Action, Apply, Impact, LeaveBy, NodeState, Peer, StepId, Subject, VmRef};
 use crate::survey::{Machine, Owned};
 
 /// What is known about etcd.
@@ -224,12 +225,33 @@ impl<'a> Course<'_, 'a> {
         };
         // A cluster that runs takes new members one by one; one that is about to begin takes them as they come.
         let chained = wanted.is_control_plane() && joins && !matches!(etcd, Etcd::Blank);
-        let before = if chained { done.etcd.clone() } else { Vec::new() };
+        let mut before = if chained { done.etcd.clone() } else { Vec::new() };
+        if chained {
+            before.extend(self.forget_learner(wanted, &before, done));
+        }
         let configured = self.step(wanted, action).because(why).needs(after).needs(before).add();
         done.configured.insert(wanted.name(), configured);
         if chained && matches!(etcd, Etcd::Exists) {
             done.etcd = vec![self.etcd_join(wanted, "a new member", [configured], done)];
         }
+    }
+
+    /// A learner of a machine that has no data yet is its predecessor's: until it is gone etcd takes neither this machine nor any other.
+    fn forget_learner(&mut self, wanted: &Wanted, after: &[StepId], done: &mut Done<'_>) -> Option<StepId> {
+        let learner = done
+            .members
+            .iter()
+            .find(|member| member.learner && member.name == wanted.name())?
+            .clone();
+        let by = remove::survivor(self, &done.members).ok()?;
+        done.members.retain(|member| member.id != learner.id);
+        Some(remove::leave(
+            self,
+            &learner,
+            LeaveBy::Survivor(by),
+            "it never started",
+            after.to_vec(),
+        ))
     }
 
     fn compare_config(&mut self, wanted: &'a Wanted, running: &Running) {
@@ -314,7 +336,9 @@ impl<'a> Course<'_, 'a> {
         if !turn.restarts() {
             return Ok(());
         }
-        if let Some(blocked) = turn.owned.blocked(self.survey.observed) {
+        // A restart that Talos does by itself asks nothing of PVE.
+        let by_pve = turn.is_restarted() || turn.is_staged();
+        if let Some(blocked) = turn.owned.blocked(self.survey.observed).filter(|_| by_pve) {
             return Err(blocked);
         }
         self.may_restart(turn, etcd, members).map_err(Hold::for_now)
@@ -517,7 +541,7 @@ impl<'a> Course<'_, 'a> {
             return self.draft.hold(
                 Subject::Cluster,
                 "bootstrap",
-                format!("a control plane could have etcd data: {why}"),
+                Hold::for_now(format!("a control plane could have etcd data: {why}")),
             );
         }
         if matches!(etcd, Etcd::Blank) && done.bootstrap.is_none() {

@@ -122,8 +122,13 @@ pub async fn can_be_spared(site: &Site, address: Ipv4Addr) -> Result<(), Failure
         return Ok(());
     }
     let members = members(site, &own, address).await?;
+    let name = site
+        .addresses
+        .iter()
+        .find(|(_, at)| **at == address)
+        .map(|(name, _)| name.as_str());
     majority_without(site, &members, &address.to_string(), |voter| {
-        voter.addresses().any(|at| at == address)
+        Some(voter.name.as_str()) == name || voter.addresses().any(|at| at == address)
     })
     .await
 }
@@ -134,7 +139,10 @@ pub async fn can_spare(site: &Site, spare: Option<&Spare>) -> Result<(), Failure
     let members = site.node(by.address)?.etcd_members().await.map_err(|error| {
         Failure::changed(format!("{} does not list the members of etcd", by.machine)).why(why_no_answer(&error))
     })?;
-    majority_without(site, &members, &member.name, |voter| voter.id == member.id).await
+    majority_without(site, &members, &member.name, |voter| {
+        voter.id == member.id || voter.name == member.name
+    })
+    .await
 }
 
 /// The voters beside this one are a majority, each by its own word. The only one may always go: there is nobody else to ask.
@@ -178,7 +186,11 @@ async fn members(site: &Site, own: &Node, address: Ipv4Addr) -> Result<Vec<talos
 }
 
 async fn has_healthy_etcd(site: &Site, member: &talos_api::EtcdMember) -> bool {
-    let Some(IpAddr::V4(address)) = member.addresses().next() else {
+    // Members may speak to each other on a net that is not ours.
+    let told = member
+        .addresses()
+        .find_map(|at| if let IpAddr::V4(at) = at { Some(at) } else { None });
+    let Some(address) = site.addresses.get(&member.name).copied().or(told) else {
         return false;
     };
     let Ok(node) = site.node(address) else { return false };
@@ -361,6 +373,18 @@ pub async fn etcd_join(site: &Site, voice: &Voice, machine: &str, address: Ipv4A
     .await
 }
 
+/// The others do not list it any more, although its own machine could not end what it began.
+async fn is_taken_out(site: &Site, member: &EtcdMember, address: Ipv4Addr) -> bool {
+    for other in others(site, address) {
+        if let Ok(node) = site.node(other)
+            && let Ok(members) = node.etcd_members().await
+        {
+            return !members.iter().any(|listed| listed.id == member.id);
+        }
+    }
+    false
+}
+
 /// Its etcd ended, and took its data along. One that only ended, with the machine, is still a member.
 async fn has_left(node: &Node, etcd: Option<&talos_api::Service>) -> bool {
     etcd.is_some_and(talos_api::Service::is_over) && matches!(node.has_etcd_data().await, Ok(false))
@@ -387,7 +411,8 @@ async fn leave(site: &Site, voice: &Voice, member: &EtcdMember, address: Ipv4Add
                 Err(error) => return not_yet(&error),
             };
             let etcd = services.iter().find(|service| service.id == "etcd");
-            if has_left(&node, etcd).await {
+            let is_over = etcd.is_some_and(talos_api::Service::is_over);
+            if is_over && (has_left(&node, etcd).await || is_taken_out(site, member, address).await) {
                 return Ok(Look::Done(()));
             }
             // A leader that leaves costs the others an election; one that cannot hand over leaves all the same.

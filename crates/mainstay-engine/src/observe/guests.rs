@@ -188,14 +188,13 @@ async fn etcd(
         let seen = members(list);
         // Who has data and is not listed was added after that list, or removed: a list made now tells which.
         let is_unlisted = |(name, told): (&String, &Told)| matches!(&told.talos, Talos::Running(node) if node.has_etcd_data() && !seen.iter().any(|member| member.name == *name));
-        if told.iter().any(is_unlisted)
-            && let Some(address) = running.get(lister)
-            && let Ok(node) = site.node(*address)
-            && let Ok(again) = node.etcd_members().await
-        {
-            return Seen::Yes(members(&again));
+        if !told.iter().any(is_unlisted) {
+            return Seen::Yes(seen);
         }
-        return Seen::Yes(seen);
+        return match list_again(site, running.get(lister)).await {
+            Some(again) => Seen::Yes(members(&again)),
+            None => Seen::Unknown(format!("{lister} did not list the members of etcd a second time")),
+        };
     }
     for (name, told) in told {
         match &told.talos {
@@ -214,6 +213,10 @@ async fn etcd(
         }
     }
     Seen::No
+}
+
+async fn list_again(site: &Site, address: Option<&Ipv4Addr>) -> Option<Vec<talos_api::EtcdMember>> {
+    site.node(*address?).ok()?.etcd_members().await.ok()
 }
 
 /// A member has no name before it has started for the first time: whose it is, its address tells.

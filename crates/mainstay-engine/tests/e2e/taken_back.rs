@@ -136,33 +136,39 @@ fn control_planes_restart_and_go_in_one_run() {
 
 /// Added to etcd, and gone before it started for the first time: a member without a name, in whose presence nobody else may join.
 #[test]
-fn a_member_that_never_started_is_taken_out_by_its_address() {
-    on_stage(86, quick(), async |stage| {
-        let one = THREE.replace("count: 3", "count: 1");
-        settled(stage, stage.up(&one).await);
-        let site = stage.site(&stage.spec(&one));
-        let first = site.node("10.0.0.11".parse().expect("an address")).expect("is there");
-        let nameless = async {
-            loop {
-                let members = first.etcd_members().await.expect("are listed");
-                if let Some(nameless) = members.iter().find(|member| member.name.is_empty()) {
-                    return nameless.addresses().next().expect("has an address");
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
+fn a_member_that_never_started_is_taken_out_whether_or_not_its_machine_is_wanted_again() {
+    for wanted_again in [false, true] {
+        on_stage(86, quick(), async |stage| lose_a_learner(stage, wanted_again).await);
+    }
+}
+
+async fn lose_a_learner(stage: &Stage, wanted_again: bool) {
+    let one = THREE.replace("count: 3", "count: 1");
+    settled(stage, stage.up(&one).await);
+    let site = stage.site(&stage.spec(&one));
+    let first = site.node("10.0.0.11".parse().expect("an address")).expect("is there");
+    let nameless = async {
+        loop {
+            let members = first.etcd_members().await.expect("are listed");
+            if let Some(nameless) = members.iter().find(|member| member.name.is_empty()) {
+                return nameless.addresses().next().expect("has an address");
             }
-        };
-        let address = match select(Box::pin(stage.up(THREE)), Box::pin(nameless)).await {
-            Either::Left((outcome, _)) => panic!("it was never seen: {outcome:?}"),
-            Either::Right((address, _)) => address,
-        };
-        let vmid = if address.to_string() == "10.0.0.12" { 2001 } else { 2002 };
-        stage.world.datacenter().lab().destroy_vm(vmid);
-        tokio::time::sleep(Duration::from_secs(1)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let address = match select(Box::pin(stage.up(THREE)), Box::pin(nameless)).await {
+        Either::Left((outcome, _)) => panic!("it was never seen: {outcome:?}"),
+        Either::Right((address, _)) => address,
+    };
+    let vmid = if address.to_string() == "10.0.0.12" { 2001 } else { 2002 };
+    stage.world.datacenter().lab().destroy_vm(vmid);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    if !wanted_again {
         settled(stage, stage.up(&one).await);
         assert_eq!(first.etcd_members().await.expect("are listed").len(), 1, "{}", stage.story());
-        settled(stage, stage.up(THREE).await);
-        assert_three_voters(stage).await;
-    });
+    }
+    settled(stage, stage.up(THREE).await);
+    assert_three_voters(stage).await;
 }
 
 /// Its etcd has ended and its disk is unmounted, but its API still answers.

@@ -1,7 +1,7 @@
 //! Machines go only when nothing breaks without them.
 
 use expect_test::expect;
-use mainstay_plan::{Power, Seen};
+use mainstay_plan::{Member, Power, Seen};
 
 use crate::world::{THREE_AND_TWO, World, empty, settled};
 
@@ -265,4 +265,38 @@ fn down_by_name_and_id_needs_no_file() {
     let world = settled(THREE_AND_TWO);
     let desired = Desired::nothing_of("prod", world.cluster_id, Vec::new());
     assert_eq!(plan(&desired, &world.look()).summary().machines_to_remove, 5);
+}
+
+/// Its predecessor was added to etcd and gone before it started.
+#[test]
+fn a_machine_made_anew_joins_after_the_learner_of_its_name_is_gone() {
+    let world = settled(&THREE_AND_TWO.replace("count: 3", "count: 1"))
+        .edit("count: 1", "count: 3")
+        .blurred(|seen| {
+            if let Seen::Yes(members) = &mut seen.etcd {
+                members.push(Member {
+                    id: 7,
+                    name: "prod-cp-2".to_owned(),
+                    learner: true,
+                    healthy: false,
+                });
+            }
+        });
+    expect![[r#"
+        1 machine.claim prod-cp-2 vm 2002 on pve2: not found in the datacenter
+        2 machine.fill prod-cp-2 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 1: it has no disk
+        3 machine.grow prod-cp-2 scsi0 to 40 GiB <- 2: the disk has the size of the image
+        4 machine.start prod-cp-2 <- 3: it is new
+        5 machine.claim prod-cp-3 vm 2003 on pve3: pool control-plane: 1 -> 3
+        6 machine.fill prod-cp-3 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 5: it has no disk
+        7 machine.grow prod-cp-3 scsi0 to 40 GiB <- 6: the disk has the size of the image
+        8 machine.start prod-cp-3 <- 7: it is new
+        9 etcd.leave prod-cp-2 by prod-cp-1 [live]: it never started
+        10 talos.configure prod-cp-2 <- 4 9: it is new
+        11 etcd.join prod-cp-2 <- 10: a new member
+        12 talos.configure prod-cp-3 <- 8 11: it is new
+        13 etcd.join prod-cp-3 <- 12: a new member
+        14 node.await prod-cp-2 <- 10: not a node yet
+        15 node.await prod-cp-3 <- 12: not a node yet"#]]
+    .assert_eq(&world.plan().trace());
 }

@@ -73,6 +73,8 @@ pub(crate) enum EtcdError {
     MemberNotFound,
     #[error("etcdserver: too many learner members in cluster")]
     TooManyLearners,
+    #[error("etcdserver: Peer URLs already exists")]
+    PeerUrlExists,
     #[error("etcdserver: re-configuration failed due to not enough started members")]
     NotEnoughStarted,
 }
@@ -306,19 +308,23 @@ impl EtcdCluster {
         self.beat();
     }
 
-    /// Adds a member that has not started yet; `by` is the running member that was asked. A stale member of the same address goes first.
-    pub fn add_learner(self: &Arc<Self>, by: u64, name: &str, address: IpAddr) -> Result<u64, EtcdError> {
+    /// Adds a member that has not started yet; `by` is the running member that was asked. A stale member of the same name goes first, and
+    /// from Talos 1.14 on (`by_address`) one of the same address too, which has no name if it never started.
+    pub fn add_learner(self: &Arc<Self>, by: u64, name: &str, address: IpAddr, by_address: bool) -> Result<u64, EtcdError> {
         self.leader_of(by).ok_or(EtcdError::NoLeader)?;
         let stale: Vec<u64> = self
             .members()
             .into_iter()
-            .filter(|member| !member.running && (member.name == name || member.address == address))
+            .filter(|member| !member.running && (member.name == name || by_address && member.address == address))
             .map(|member| member.id)
             .collect();
         for id in stale {
             self.remove(by, id)?;
         }
         let mut state = self.lock();
+        if state.members.values().any(|member| member.address == address) {
+            return Err(EtcdError::PeerUrlExists);
+        }
         if state.members.values().any(|member| member.learner) {
             return Err(EtcdError::TooManyLearners);
         }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use semver::Version;
+
 use super::config::Config;
 use super::disk::EtcdData;
 use super::etcd::{EtcdCluster, EtcdError};
@@ -17,6 +19,9 @@ use crate::kube::store::Store;
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(26);
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 const RESTART: Duration = Duration::from_secs(5);
+
+/// From this version on a stale member is known by its address too.
+const BY_ADDRESS: Version = Version::new(1, 14, 0);
 
 const VOLUMES: &str =
     "Waiting for volumes /var/lib, ETCD to be mounted, service \"cri\" to be \"up\", time sync, network, etcd spec";
@@ -140,7 +145,8 @@ fn join(node: &Arc<Node>) -> Result<Option<EtcdData>, EtcdError> {
         {
             continue;
         }
-        let id = cluster.add_learner(member, &node.hostname(), own)?;
+        let by_address = node.image.version >= BY_ADDRESS;
+        let id = cluster.add_learner(member, &node.hostname(), own, by_address)?;
         let data = EtcdData { cluster, member: id };
         node.disk.change(|installed| installed.ephemeral.etcd = Some(data.clone()));
         return Ok(Some(data));
