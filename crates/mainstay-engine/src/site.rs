@@ -1,6 +1,6 @@
 //! Everything that a run talks to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -36,6 +36,10 @@ pub struct Site {
     pub addresses: BTreeMap<String, Ipv4Addr>,
     /// Those of them that serve the Kubernetes API.
     pub control_planes: Vec<Ipv4Addr>,
+    /// When this run began.
+    pub began: Instant,
+    /// VMIDs of which this run destroyed a volume.
+    pub freed: Mutex<BTreeSet<u32>>,
     nodes: tokio::sync::Mutex<Option<(Instant, Result<Nodes, String>)>>,
     jitter: Mutex<rand_chacha::ChaCha20Rng>,
 }
@@ -66,6 +70,8 @@ impl Site {
             journal,
             addresses,
             control_planes,
+            began: Instant::now(),
+            freed: Mutex::default(),
             nodes: tokio::sync::Mutex::default(),
             jitter,
         }

@@ -8,6 +8,7 @@ use pve_api::{
     Agent, Bios, Boot, Bus, Cache, Call, Class, Description, DiskSize, Drive, Error, IpConfig, Ipv4, Net, NetModel, Slot, Smbios,
     Source, Tags, Upid, VmConfig, Vmid, Volid, cluster, qemu, storage, task,
 };
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::image::PROGRESS_EVERY;
@@ -25,6 +26,9 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A host gives a forwarded request up after thirty seconds, so one that is unheard of by then never began.
 const MAY_STILL_BEGIN: Duration = Duration::from_secs(35);
+
+/// No request takes longer from a run that is killed to its effect.
+const STILL_ON_ITS_WAY: Duration = Duration::from_secs(50);
 
 /// How long a copy may well take. Nothing ends it then: a copy that is given up for lost would be made twice.
 const COPY: Duration = Duration::from_secs(4 * 3600);
@@ -250,6 +254,7 @@ fn with_tags(there: Option<&Tags>, added: &std::collections::BTreeSet<String>) -
 
 /// Gives a claimed VM its disks, in one request. The same disks sent twice would be two sets of disks, so a fill that may have begun is waited for.
 pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure> {
+    names_are_free(site, voice, &fill.vm).await;
     settle_tasks(site, voice, &Place::planned(&fill.vm)?).await?;
     let (place, config) = Place::config(site, &fill.vm).await?;
     let set = missing(fill, &config)?;
@@ -269,11 +274,31 @@ pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure
         note(site, "machine.fill", &fill.vm.to_string(), &upid);
         copied(site, voice, &upid).await?;
     }
-    // Started by somebody before it had a disk, it would never look for one. Nothing lives on a disk that was made just now.
-    if makes_system {
+    // Started by somebody before it had a disk, it would never look for one. Who starts it from now on finds one.
+    if makes_system && runs_since_before(site, &place, Instant::now()).await? {
         stop(site, voice, &fill.vm, None).await?;
     }
     Ok(())
+}
+
+async fn runs_since_before(site: &Site, place: &Place, then: Instant) -> Result<bool, Failure> {
+    let status = site.pve.call(qemu::status(&place.host, place.vmid)).await?;
+    // Told in whole seconds.
+    let up = Duration::from_secs(status.uptime + 1);
+    Ok(status.status == cluster::RunState::Running && up >= then.elapsed())
+}
+
+/// A leftover that this run found and destroyed may have been sent away before, by a run that was killed: that request must not arrive
+/// when the name is a new disk's.
+async fn names_are_free(site: &Site, voice: &Voice, vm: &VmRef) {
+    let until = site.began + STILL_ON_ITS_WAY;
+    if site.freed.lock().expect("plain data").contains(&vm.vmid) && Instant::now() < until {
+        voice.wait(
+            "a request of a run that was killed may still free the disk's name",
+            STILL_ON_ITS_WAY,
+        );
+        tokio::time::sleep_until(until).await;
+    }
 }
 
 /// What of the fill is not there yet.
@@ -610,6 +635,7 @@ pub async fn delete_volume(site: &Site, voice: &Voice, at: &StorageAt, volume: &
     let sent = match volid.owner() {
         Some(vmid) => {
             check_unused(site, &volid, vmid).await?;
+            site.freed.lock().expect("plain data").insert(vmid.get());
             once(site, voice, &Place { host, vmid }, call).await
         }
         None => site.pve.call(call).await,
