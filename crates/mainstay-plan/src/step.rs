@@ -134,8 +134,8 @@ pub enum Action {
     MachineClaim(Box<Claim>),
     /// Write the mark, and the tags that are missing.
     MachineMark(Box<Remark>),
-    /// Give a claimed VM its disks, in one request. Not idempotent: whoever repeats it looks first. A VM that gets its system disk by it
-    /// does not run afterwards: somebody may have started it before, and without a disk it would never look for one.
+    /// Give a claimed VM its disks, in one request. Not idempotent: whoever repeats it looks first. A VM that somebody started
+    /// before it got its system disk by it does not run afterwards: it would never look for one.
     MachineFill(Box<Fill>),
     /// Grow a disk to a size.
     MachineGrow {
