@@ -222,8 +222,8 @@ fn orphans(course: &mut Course<'_, '_>, members: &mut Vec<Member>, last: &mut Ve
     let is_orphan = |member: &&Member| {
         let known = survey.wanted.contains_key(member.name.as_str()) || survey.ours.contains_key(&member.name);
         // Without a name it is called by its address, and could be one of ours that is about to start.
-        let nameless = member.name.parse::<IpAddr>().is_ok();
-        !member.name.is_empty() && !known && survey.unknown.is_empty() && !(nameless && is_one_joining)
+        let starts = is_one_joining && member.name.parse::<IpAddr>().is_ok();
+        !member.name.is_empty() && !known && !starts && survey.unknown.is_empty()
     };
     for member in members.iter().filter(is_orphan).cloned().collect::<Vec<_>>() {
         let gated = if member.votes() {

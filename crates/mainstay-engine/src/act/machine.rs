@@ -726,7 +726,7 @@ async fn once<T>(site: &Site, voice: &Voice, place: &Place, call: Call<T>) -> Re
 
 /// The answer to a request was lost. Until it either shows as a task or can no longer begin, repeating it could do it twice.
 async fn await_lost_task(site: &Site, voice: &Voice, place: &Place) {
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     while began.elapsed() < MAY_STILL_BEGIN {
         if !running_tasks(site, place).await.unwrap_or_default().is_empty() {
             // Whether it could be followed to its end shows when the action looks again.
