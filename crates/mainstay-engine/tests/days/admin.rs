@@ -71,6 +71,17 @@ pub async fn administer(stage: &Stage, field: &Field, watch: &Watch, rng: &mut i
     }
 }
 
+/// A destruction that broke off leaves a VM that refers to disks which are gone. That it is wanted again is known to be missing, so
+/// somebody does what the documentation says.
+pub fn is_half_destroyed(stage: &Stage, vmid: u32) -> bool {
+    let now = stage.world.datacenter().inspect();
+    let is_gone = |value: &String| {
+        let volid = value.split(',').next().unwrap_or_default();
+        volid.contains(&format!("vm-{vmid}-")) && !now.volumes.iter().any(|volume| volume.volid == volid)
+    };
+    now.vms.get(&vmid).is_some_and(|vm| vm.config.values().any(is_gone))
+}
+
 /// A machine of ours is gone with its disks.
 pub fn lose(stage: &Stage, watch: &Watch, vmid: u32) {
     watch.forget(vmid);

@@ -195,7 +195,11 @@ impl<'a> Life<'a> {
             }
             Change::WorkerMore | Change::ControlPlanesMore => {
                 for vmid in stays {
-                    self.watch.stays(vmid, self.field.is_control_plane(vmid));
+                    let was_leaving = self.watch.stays(vmid, self.field.is_control_plane(vmid));
+                    if was_leaving && admin::is_half_destroyed(self.stage, vmid) {
+                        let _ = writeln!(self.text, "{vmid}: somebody ends a destruction that broke off");
+                        admin::lose(self.stage, &self.watch, vmid);
+                    }
                 }
             }
             Change::MoreMemory => stays.iter().for_each(|vmid| self.watch.may_restart(*vmid)),

@@ -109,11 +109,13 @@ impl Watch {
     }
 
     /// It is in the file, whether or not it was to go. A control plane that had left etcd already comes back by a restart.
-    pub fn stays(&self, vmid: u32, control_plane: bool) {
+    pub fn stays(&self, vmid: u32, control_plane: bool) -> bool {
         let mut seen = self.lock();
-        if seen.leaving.remove(&vmid) && control_plane {
+        let was_leaving = seen.leaving.remove(&vmid);
+        if was_leaving && control_plane {
             seen.may_restart.insert(vmid);
         }
+        was_leaving
     }
 
     /// It is gone, by somebody else's hand.
