@@ -18,11 +18,11 @@ const SEEDS: u64 = 12;
 /// was left was to be made a second time (520658), a removal whose answer was lost took the disk that had the name by then (601657), a
 /// second `DELETE` came late, upon somebody who had the VMID by then (1006968), a machine ran before it had a disk (1005785), a node was
 /// ready on the word of its predecessor (1007090), a stranger's VM was filled and started (2003882), a removal was called held while a
-/// member started (3000164), of two who filled one machine the second stopped what the first had started (3020140), a removal that was
+/// member started (3000164), of two who filled one machine the second stopped what the first had started (3020140, 3201824), a removal that was
 /// sent before a kill took the disk that had the name by then (3020185).
-const PINNED: [u64; 16] = [
+const PINNED: [u64; 17] = [
     24, 1169, 1237, 100_184, 100_311, 100_347, 510_725, 520_658, 601_657, 1_005_785, 1_006_968, 1_007_090, 2_003_882, 3_000_164,
-    3_020_140, 3_020_185,
+    3_020_140, 3_020_185, 3_201_824,
 ];
 
 #[test]

@@ -270,12 +270,15 @@ pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure
         ..qemu::Change::default()
     };
     let call = qemu::change(&place.host, place.vmid, &change);
+    let mut copying = None;
     if let Some(upid) = once(site, voice, &place, call).await? {
         note(site, "machine.fill", &fill.vm.to_string(), &upid);
-        copied(site, voice, &upid).await?;
+        copying = copied(site, voice, &upid).await?;
     }
-    // Started by somebody before it had a disk, it would never look for one. Who starts it from now on finds one.
-    if makes_system && runs_since_before(site, &place, Instant::now()).await? {
+    // Started by somebody before it had a disk, it would never look for one. While the disk is copied nobody can start it, and who starts
+    // it later finds one.
+    let then = copying.unwrap_or_else(Instant::now);
+    if makes_system && runs_since_before(site, &place, then).await? {
         stop(site, voice, &fill.vm, None).await?;
     }
     Ok(())
@@ -686,10 +689,17 @@ pub(super) fn note(site: &Site, step: &str, subject: &str, upid: &Upid) {
     });
 }
 
-/// Waits for the end of a task that may copy for long, and tells how far it is.
-async fn copied(site: &Site, voice: &Voice, upid: &Upid) -> Result<(), Error> {
-    let told = |progress: pve_api::Progress| voice.wait(progress.line, COPY);
-    site.pve.wait_reporting(upid, PROGRESS_EVERY, told).await.map(drop)
+/// Waits for the end of a task that may copy for long, and tells how far it is. Returns when it was last seen to copy.
+async fn copied(site: &Site, voice: &Voice, upid: &Upid) -> Result<Option<Instant>, Error> {
+    let mut copying = None;
+    let told = |progress: pve_api::Progress| {
+        if progress.line.starts_with("transferred") {
+            copying = Some(Instant::now());
+        }
+        voice.wait(progress.line, COPY);
+    };
+    site.pve.wait_reporting(upid, PROGRESS_EVERY, told).await?;
+    Ok(copying)
 }
 
 /// Tasks of ours on this VM that still run, from this run or from one that was killed.
