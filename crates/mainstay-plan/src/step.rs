@@ -454,7 +454,8 @@ pub struct EtcdMember {
     pub id: u64,
 }
 
-/// A member that goes before it leaves. Right before, etcd must be able to do without it, as a survivor tells.
+/// A control plane that goes, whatever it was when it was seen: if it votes by then, etcd must be able to do without it, as a survivor
+/// tells right before. The id is zero where it was no member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spare {
     pub member: EtcdMember,

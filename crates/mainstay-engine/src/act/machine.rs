@@ -27,7 +27,8 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(60);
 /// A host gives a forwarded request up after thirty seconds, so one that is unheard of by then never began.
 const MAY_STILL_BEGIN: Duration = Duration::from_secs(35);
 
-/// No request takes longer from a run that is killed to its effect.
+/// How long after a kill a request of that run may still take effect. A forwarded one is given up after thirty seconds; for one that its
+/// own host holds there is no limit in Proxmox VE, so this is a guess with room, not a proof.
 const STILL_ON_ITS_WAY: Duration = Duration::from_secs(50);
 
 /// How long a copy may well take. Nothing ends it then: a copy that is given up for lost would be made twice.

@@ -133,7 +133,7 @@ pub async fn can_be_spared(site: &Site, address: Ipv4Addr) -> Result<(), Failure
     .await
 }
 
-/// The same for a control plane that goes before its member is taken out.
+/// The same for a control plane that goes. Who left, or never was a member, is not listed, and may go.
 pub async fn can_spare(site: &Site, spare: Option<&Spare>) -> Result<(), Failure> {
     let Some(Spare { member, by }) = spare else { return Ok(()) };
     let members = site.node(by.address)?.etcd_members().await.map_err(|error| {
