@@ -86,6 +86,7 @@ pub async fn observe(site: &Site, scope: &Scope<'_>) -> Result<Sight, Failure> {
         hosts: datacenter.hosts,
         vms: datacenter.vms,
         leftovers: datacenter.leftovers,
+        lost: datacenter.lost,
         images: datacenter.images,
         talos: guests.talos,
         etcd: guests.etcd,

@@ -175,6 +175,7 @@ impl Desired {
             shape: Some(wish.digest(wanted)),
             versions: Some(wish.versions.clone()),
             bootstrap: false,
+            going: false,
             lease: None,
         }
     }

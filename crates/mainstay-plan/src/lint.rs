@@ -182,7 +182,9 @@ impl<'a> Lint<'a> {
                 if self.observed.quorate != Seen::Yes(true) {
                     self.say(step.id, format!("deletes {vm} although PVE's quorum is not known"));
                 }
+                let mark = there.config.yes().and_then(|config| Mark::parse(&config.description));
                 if let Subject::Machine(name) = &step.subject
+                    && !mark.is_some_and(|mark| mark.going)
                     && self.desired.wish().is_some_and(|wish| wish.wanted(name).is_some())
                 {
                     self.say(step.id, format!("deletes {name}, which is wanted"));

@@ -23,6 +23,8 @@ impl<'a> Course<'_, 'a> {
                 let reason = format!("VM {}: {why}", wanted.machine.vmid);
                 self.hold(wanted, "machine", Hold::for_now(reason))
             }
+            // What is left of it goes first, and the next plan makes it anew.
+            Machine::There(owned) if owned.is_half_destroyed(self.survey.observed) => Brought::Held,
             Machine::There(owned) => {
                 let owned = owned.clone();
                 self.go_on(wanted, &owned)
@@ -403,19 +405,19 @@ impl<'a> Course<'_, 'a> {
     ) -> Option<StepId> {
         let mark = self.wanted_mark(wanted, owned);
         if difference.changes.is_empty() {
-            let same = owned
-                .mark
-                .as_ref()
-                .is_some_and(|there| (&there.shape, &there.versions, there.role) == (&mark.shape, &mark.versions, mark.role));
+            let same = owned.mark.as_ref().is_some_and(|there| {
+                (&there.shape, &there.versions, there.role, there.going) == (&mark.shape, &mark.versions, mark.role, mark.going)
+            });
             if same || !owned.missing.is_empty() {
                 return last;
             }
-            return Some(
-                self.mark(wanted, owned)
-                    .because("records the shape that is in force")
-                    .needs(last)
-                    .add(),
-            );
+            let was_going = owned.mark.as_ref().is_some_and(|mark| mark.going);
+            let why = if was_going {
+                "it stays"
+            } else {
+                "records the shape that is in force"
+            };
+            return Some(self.mark(wanted, owned).because(why).needs(last).add());
         }
         let action = Action::MachineChange {
             vm: owned.at(),

@@ -35,6 +35,8 @@ pub struct Mark {
     pub versions: Option<Versions>,
     /// A bootstrap was about to be sent here. Never taken back.
     pub bootstrap: bool,
+    /// Its destruction was about to be sent. It is ours to end, also if the machine is wanted again and cannot start any more.
+    pub going: bool,
     pub lease: Option<Lease>,
 }
 
@@ -147,6 +149,9 @@ impl fmt::Display for Mark {
         if self.bootstrap {
             writeln!(f, "bootstrap here")?;
         }
+        if self.going {
+            writeln!(f, "going")?;
+        }
         if let Some(lease) = &self.lease {
             writeln!(f, "lease {lease}")?;
         }
@@ -204,6 +209,7 @@ struct Fields {
     shape: Option<ShapeDigest>,
     versions: Option<Versions>,
     bootstrap: bool,
+    going: bool,
     lease: Option<Lease>,
 }
 
@@ -224,6 +230,7 @@ impl Fields {
                 self.versions = pair.map(|(talos, kubernetes)| Versions { talos, kubernetes });
             }
             ("bootstrap", _) => self.bootstrap = true,
+            ("going", _) => self.going = true,
             ("lease", [who, since, until]) => {
                 let times = since.parse().ok().zip(until.parse().ok());
                 self.lease = times.map(|(since, until)| Lease {
@@ -248,6 +255,7 @@ impl Fields {
             shape: self.shape,
             versions: self.versions,
             bootstrap: self.bootstrap,
+            going: self.going,
             lease: self.lease,
         })
     }
@@ -364,6 +372,7 @@ mod tests {
                 kubernetes: Version::new(1, 36, 2),
             }),
             bootstrap: true,
+            going: true,
             lease: Some(lease("ada@laptop")),
         }
     }
@@ -389,6 +398,7 @@ mod tests {
             shape 1:0123456789abcdef
             runs talos 1.13.9 kubernetes 1.36.2
             bootstrap here
+            going
             lease ada@laptop 2026-03-01T10:00:00Z 2026-03-01T10:05:00Z
             ```"#]]
         .assert_eq(&mark().to_string());

@@ -55,6 +55,8 @@ pub struct Observed {
     pub vms: Seen<BTreeMap<u32, Vm>>,
     /// Volumes named for a VMID of ours that no VM refers to, on the storages that disks and seeds go to.
     pub leftovers: Seen<Vec<Leftover>>,
+    /// Volumes that VMs of ours refer to and that their storage, which was listed, does not have.
+    pub lost: BTreeSet<String>,
     /// Image files by host and storage. A shared storage is listed under each of its hosts.
     pub images: BTreeMap<StorageAt, Seen<Vec<ImageFile>>>,
     /// By machine: those wanted and those that carry our mark. A machine that is not here was not asked, since it does not run.

@@ -14,13 +14,14 @@ use crate::gate;
 use crate::image;
 use crate::machine::is_control_plane;
 use crate::mark::{Mark, TAG};
-use crate::observed::{Member, Observed, Power, Seen, Talos};
+use crate::observed::{EtcdState, Member, Observed, Power, Seen, Talos};
 use crate::plan::{Draft, Hold};
 use crate::step::{Action, EtcdMember, Impact, LeaveBy, Peer, Remark, Spare, StepId, Subject};
 use crate::survey::{Owned, Survey};
 use crate::talos::Etcd;
 
 const UNWANTED: &str = "not in cluster.yaml";
+const HALF: &str = "its destruction broke off when some of its disks were gone";
 
 /// Plans for nothing.
 pub(crate) fn everything(survey: &Survey<'_>, images: &[String], draft: &mut Draft) {
@@ -86,7 +87,7 @@ pub(crate) fn unwanted(course: &mut Course<'_, '_>, after: &[StepId]) {
     let mut leaving: Vec<(&String, &Owned<'_>)> = survey
         .ours
         .iter()
-        .filter(|(name, _)| !survey.wanted.contains_key(name.as_str()))
+        .filter(|(name, owned)| !survey.wanted.contains_key(name.as_str()) || owned.is_half_destroyed(survey.observed))
         .collect();
     // Workers first, and the youngest control plane before the oldest.
     leaving.sort_by_key(|(name, owned)| {
@@ -144,7 +145,8 @@ fn stale_nodes(survey: &Survey<'_>, draft: &mut Draft) {
 
 /// A control plane that cannot go yet may be what the others wait for: its etcd data, or its vote. It is made to speak.
 fn revive(course: &mut Course<'_, '_>, name: &str, owned: &Owned<'_>) {
-    let unread = is_control_plane(owned, None) && owned.is_filled() && course.unread(name, owned).is_some();
+    let unread =
+        is_control_plane(owned, None) && owned.may_hold_data(course.survey.observed) && course.unread(name, owned).is_some();
     let speaks = matches!(owned.vm.power, Power::Running | Power::Stopped);
     let Some(address) = owned.config.address.filter(|_| unread && speaks) else {
         return;
@@ -194,21 +196,33 @@ fn control_plane(
             id: member.as_ref().map_or(0, |member| member.id),
         },
         by,
+        may_join: may_join(survey, name, owned, member.as_ref()),
     });
+    let why = why(survey, name, owned);
     let end = match member.zip(by) {
         None => go(course, name, owned, spare, needs),
         Some((member, by @ LeaveBy::Itself(_))) => {
-            let left = leave(course, &member, by, UNWANTED, needs);
+            let left = leave(course, &member, by, why, needs);
             let needs = [left].into_iter().chain(last.iter().copied()).collect();
             go(course, name, owned, spare, needs)
         }
         Some((member, by @ LeaveBy::Survivor(_))) => {
             let gone = go(course, name, owned, spare, needs);
-            leave(course, &member, by, UNWANTED, vec![gone])
+            leave(course, &member, by, why, vec![gone])
         }
     };
     *last = vec![end];
     Ok(())
+}
+
+/// A control plane that runs joins etcd as soon as it can. Not one that votes, that left, or that was never configured.
+fn may_join(survey: &Survey<'_>, name: &str, owned: &Owned<'_>, member: Option<&Member>) -> bool {
+    let stays_out = match survey.talos(name) {
+        Some(Talos::Maintenance { .. }) => true,
+        Some(Talos::Running(node)) => node.etcd == Seen::Yes(EtcdState::Left),
+        _ => false,
+    };
+    owned.runs() && owned.is_filled() && !stays_out && member.is_none_or(|member| member.learner)
 }
 
 /// Members whose machine is gone and not wanted again. They count for the majority, so they must not stay.
@@ -339,17 +353,20 @@ fn delete(
         volumes: owned.volumes(),
         spare,
     };
-    let why = if survey.desired.wish().is_some() {
-        UNWANTED
-    } else {
-        "nothing is wanted"
-    };
     draft
         .step(Subject::Machine(name.to_owned()), action)
-        .because(why)
+        .because(why(survey, name, owned))
         .impact(Impact::Wipe)
         .needs(needs)
         .add()
+}
+
+fn why(survey: &Survey<'_>, name: &str, owned: &Owned<'_>) -> &'static str {
+    match survey.desired.wish() {
+        None => "nothing is wanted",
+        Some(_) if survey.wanted.contains_key(name) && owned.is_half_destroyed(survey.observed) => HALF,
+        Some(_) => UNWANTED,
+    }
 }
 
 /// Volumes without a reference that bear the VMID of a machine that is ours, freed while the machine still proves them.
@@ -392,6 +409,7 @@ fn repair(survey: &Survey<'_>, name: &str, owned: &Owned<'_>, draft: &mut Draft)
         shape: None,
         versions: None,
         bootstrap: false,
+        going: false,
         lease: None,
     });
     let remark = Remark {

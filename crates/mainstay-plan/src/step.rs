@@ -460,6 +460,8 @@ pub struct EtcdMember {
 pub struct Spare {
     pub member: EtcdMember,
     pub by: Peer,
+    /// It runs and is no voter, so that it may become one at any moment.
+    pub may_join: bool,
 }
 
 /// Who takes a member out.

@@ -126,6 +126,18 @@ impl Owned<'_> {
         self.config.disks.contains_key(SYSTEM_SLOT)
     }
 
+    /// Its destruction was begun and broke off when some of its disks were gone, so that it never starts again. A missing volume alone
+    /// proves nothing: a storage that is not mounted is listed as empty.
+    pub fn is_half_destroyed(&self, observed: &Observed) -> bool {
+        let mut disks = self.config.disks.values();
+        self.mark.as_ref().is_some_and(|mark| mark.going) && disks.any(|disk| observed.lost.contains(&disk.volume))
+    }
+
+    /// Has a disk on which etcd may have left data.
+    pub fn may_hold_data(&self, observed: &Observed) -> bool {
+        self.is_filled() && !self.is_half_destroyed(observed)
+    }
+
     pub fn role(&self) -> Option<Role> {
         self.mark.as_ref().map(|mark| mark.role)
     }

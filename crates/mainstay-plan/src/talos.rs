@@ -192,7 +192,7 @@ impl<'a> Course<'_, 'a> {
             .iter()
             .filter(|(name, owned)| is_control_plane(owned, self.survey.wanted.get(name.as_str()).copied()));
         let unread = || {
-            ours.filter(|(_, owned)| owned.is_filled())
+            ours.filter(|(_, owned)| owned.may_hold_data(observed))
                 .find_map(|(name, owned)| self.unread(name, owned))
         };
         wanted.or_else(unread).map_or(Etcd::Blank, Etcd::Unknown)
@@ -473,7 +473,7 @@ impl<'a> Course<'_, 'a> {
     /// Control planes whose disk is older than this plan, wanted or not.
     fn could_have_data(&self) -> Vec<Peer> {
         let is_old = |(name, owned): &(&String, &Owned<'_>)| {
-            owned.is_filled() && is_control_plane(owned, self.survey.wanted.get(name.as_str()).copied())
+            owned.may_hold_data(self.survey.observed) && is_control_plane(owned, self.survey.wanted.get(name.as_str()).copied())
         };
         let peer = |(name, owned): (&String, &Owned<'_>)| {
             let address = owned.config.address.map(|address| address.addr());

@@ -561,6 +561,7 @@ pub async fn stop(site: &Site, voice: &Voice, vm: &VmRef, spare: Option<&Spare>)
     if !is_running(site, &place).await? {
         return Ok(());
     }
+    talos::does_not_join(site, voice, spare).await?;
     talos::can_spare(site, spare).await?;
     begin(site, "machine.stop", &vm.to_string());
     let upid = once(site, voice, &place, qemu::stop(&place.host, place.vmid, true)).await?;
@@ -591,7 +592,7 @@ pub async fn delete(
             .why("a deletion now would destroy the disks and keep the VM")
             .help("bring its hosts back first: pvecm status"));
     }
-    prove(machine, vm, &config)?;
+    let mark = prove(machine, vm, &config)?;
     if is_running(site, &place).await? {
         return Err(Failure::changed(format!("{vm} runs again")));
     }
@@ -607,6 +608,7 @@ pub async fn delete(
         vmid: vm.vmid,
         volumes: known,
     });
+    mark_going(site, &place, &config, mark).await?;
     let options = qemu::DeleteOptions {
         purge: true,
         destroy_unreferenced_disks: true,
@@ -619,15 +621,30 @@ pub async fn delete(
     }
 }
 
+/// A destruction that breaks off leaves a VM that cannot start. The mark tells the next run, of whomever, that it may be ended.
+async fn mark_going(site: &Site, place: &Place, config: &VmConfig, mark: Mark) -> Result<(), Failure> {
+    if mark.going {
+        return Ok(());
+    }
+    let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
+    let mut change = qemu::Change {
+        digest: config.digest,
+        ..qemu::Change::default()
+    };
+    change.set.description = Some(described(&Mark { going: true, ..mark }.write_into(before))?);
+    site.pve.call(qemu::set(&place.host, place.vmid, &change)).await?;
+    Ok(())
+}
+
 /// Beside its UUID the VM has our tag and block.
-fn prove(machine: &str, vm: &VmRef, config: &VmConfig) -> Result<(), Failure> {
+fn prove(machine: &str, vm: &VmRef, config: &VmConfig) -> Result<Mark, Failure> {
     let refuse = |proof: Proof| Err(Failure::changed(format!("{vm} lost its {proof}, so it is not deleted")));
     if !config.tags.as_ref().is_some_and(|tags| tags.contains(TAG)) {
         return refuse(Proof::Tag);
     }
     let mark = config.description.as_ref().and_then(|text| Mark::parse(text.as_str()));
     match mark {
-        Some(mark) if mark.machine == machine && mark.uuid() == vm.uuid && mark.vmid == vm.vmid => Ok(()),
+        Some(mark) if mark.machine == machine && mark.uuid() == vm.uuid && mark.vmid == vm.vmid => Ok(mark),
         _ => refuse(Proof::Block),
     }
 }

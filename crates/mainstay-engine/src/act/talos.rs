@@ -26,6 +26,8 @@ const REBOOTED: Duration = Duration::from_secs(600);
 const ETCD_STARTS: Duration = Duration::from_secs(600);
 const ETCD_JOINS: Duration = Duration::from_secs(600);
 const ETCD_LEAVES: Duration = Duration::from_secs(300);
+/// A machine that has not joined etcd by then does not join: Talos tries for a vote every fifteen seconds.
+const ETCD_MAY_JOIN: Duration = Duration::from_secs(60);
 
 fn secret(config: &Config) -> Secret<String> {
     Secret::new(config.expose().to_owned())
@@ -135,14 +137,49 @@ pub async fn can_be_spared(site: &Site, address: Ipv4Addr) -> Result<(), Failure
 
 /// The same for a control plane that goes. Who left, or never was a member, is not listed, and may go.
 pub async fn can_spare(site: &Site, spare: Option<&Spare>) -> Result<(), Failure> {
-    let Some(Spare { member, by }) = spare else { return Ok(()) };
-    let members = site.node(by.address)?.etcd_members().await.map_err(|error| {
-        Failure::changed(format!("{} does not list the members of etcd", by.machine)).why(why_no_answer(&error))
-    })?;
-    majority_without(site, &members, &member.name, |voter| {
-        voter.id == member.id || voter.name == member.name
+    let Some(spare) = spare else { return Ok(()) };
+    let members = told_by(site, &spare.by).await?;
+    majority_without(site, &members, &spare.member.name, |voter| is_of(voter, &spare.member)).await
+}
+
+/// A vote that a machine gets in the moment of its stop would count for the majority and be missing in it. So one that may be about to
+/// join is given the time to do so, and then to leave, unless etcd can do without its vote as well.
+pub async fn does_not_join(site: &Site, voice: &Voice, spare: Option<&Spare>) -> Result<(), Failure> {
+    let Some(spare) = spare.filter(|spare| spare.may_join) else {
+        return Ok(());
+    };
+    let name = &spare.member.name;
+    let joins = async || {
+        let members = told_by(site, &spare.by).await?;
+        let (own, others): (Vec<_>, Vec<_>) = members.iter().partition(|member| is_of(member, &spare.member));
+        let voters: Vec<_> = others.into_iter().filter(|member| !member.learner).collect();
+        if healthy(site, &voters).await > (voters.len() + 1) / 2 {
+            return Ok(Look::Done(()));
+        }
+        if own.iter().any(|member| !member.learner) {
+            return Err(Failure::changed(format!(
+                "{name} joined etcd, and leaves it before it is stopped"
+            )));
+        }
+        Ok(Look::NotYet(format!(
+            "{name} may be about to join etcd, which it would have to leave again"
+        )))
+    };
+    match wait::until(site, voice, name, ETCD_MAY_JOIN, joins).await {
+        // Time is over, and it is stopped as what it is.
+        Err(failure) if failure.kind == Kind::Unsettled => Ok(()),
+        result => result,
+    }
+}
+
+async fn told_by(site: &Site, peer: &Peer) -> Result<Vec<talos_api::EtcdMember>, Failure> {
+    site.node(peer.address)?.etcd_members().await.map_err(|error| {
+        Failure::changed(format!("{} does not list the members of etcd", peer.machine)).why(why_no_answer(&error))
     })
-    .await
+}
+
+fn is_of(listed: &talos_api::EtcdMember, member: &EtcdMember) -> bool {
+    listed.id == member.id || listed.name == member.name
 }
 
 /// The voters beside this one are a majority, each by its own word. The only one may always go: there is nobody else to ask.
@@ -159,14 +196,17 @@ async fn majority_without(
     if own.is_empty() || others.is_empty() {
         return Ok(());
     }
-    let healthy = join_all(others.iter().map(|other| has_healthy_etcd(site, other))).await;
-    let healthy = healthy.into_iter().filter(|healthy| *healthy).count();
-    let voters = own.len() + others.len();
+    let (healthy, voters) = (healthy(site, &others).await, own.len() + others.len());
     if healthy > voters / 2 {
         return Ok(());
     }
     Err(Failure::changed(format!("etcd cannot do without {who} now"))
         .why(format!("{healthy} of its {voters} voters are healthy beside it")))
+}
+
+async fn healthy(site: &Site, members: &[&talos_api::EtcdMember]) -> usize {
+    let healthy = join_all(members.iter().map(|member| has_healthy_etcd(site, member))).await;
+    healthy.into_iter().filter(|healthy| *healthy).count()
 }
 
 fn others(site: &Site, address: Ipv4Addr) -> impl Iterator<Item = Ipv4Addr> {

@@ -26,6 +26,7 @@ pub struct Datacenter {
     pub hosts: BTreeMap<String, Host>,
     pub vms: Seen<BTreeMap<u32, Vm>>,
     pub leftovers: Seen<Vec<Leftover>>,
+    pub lost: BTreeSet<String>,
     pub images: BTreeMap<StorageAt, Seen<Vec<ImageFile>>>,
     pub tasks: Vec<Task>,
 }
@@ -52,7 +53,9 @@ pub async fn look(pve: &Client, scope: &Scope<'_>, deleted: &BTreeSet<String>) -
     } else {
         Seen::Unknown("the token lacks VM.Audit on /vms, so it may not see every VM".into())
     };
-    let (images, leftovers) = tokio::join!(images(pve, &hosts, scope), leftovers(pve, &hosts, &vms, scope, deleted));
+    let (images, disks) = tokio::join!(images(pve, &hosts, scope), disks(pve, &hosts));
+    let leftovers = leftovers(&disks, &vms, scope, deleted);
+    let lost = lost(&disks, &hosts, vms.yes());
     Ok(Datacenter {
         version: semver_of(version.version),
         quorate: quorate(status),
@@ -63,6 +66,7 @@ pub async fn look(pve: &Client, scope: &Scope<'_>, deleted: &BTreeSet<String>) -
         hosts,
         vms,
         leftovers,
+        lost,
         images,
         tasks: tasks
             .into_iter()
@@ -420,21 +424,22 @@ async fn files(pve: &Client, at: &StorageAt) -> Seen<Vec<ImageFile>> {
     }
 }
 
+/// Every disk on every storage that may hold some.
+type Disks = Vec<(StorageAt, Result<Vec<storage::Volume>, Failure>)>;
+
+async fn disks(pve: &Client, hosts: &BTreeMap<String, Host>) -> Disks {
+    let places = places(hosts, |_, storage| storage.allows("images"));
+    let lists = join_all(places.iter().map(|at| disks_at(pve, at))).await;
+    places.into_iter().zip(lists).collect()
+}
+
 /// Disks with one of our VMIDs in their name that no VM refers to.
-async fn leftovers(
-    pve: &Client,
-    hosts: &BTreeMap<String, Host>,
-    vms: &Seen<BTreeMap<u32, Vm>>,
-    scope: &Scope<'_>,
-    deleted: &BTreeSet<String>,
-) -> Seen<Vec<Leftover>> {
+fn leftovers(disks: &Disks, vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>, deleted: &BTreeSet<String>) -> Seen<Vec<Leftover>> {
     let Seen::Yes(vms) = vms else {
         return Seen::Unknown("the list of VMs is not complete".into());
     };
-    let places = places(hosts, |_, storage| storage.allows("images"));
-    let lists = join_all(places.iter().map(|at| disks(pve, at))).await;
     let mut found = Vec::new();
-    for (at, list) in places.into_iter().zip(lists) {
+    for (at, list) in disks {
         let volumes = match list {
             Ok(volumes) => volumes,
             Err(error) => return Seen::Unknown(format!("{at} cannot be listed: {error}")),
@@ -458,6 +463,31 @@ async fn leftovers(
     Seen::Yes(found)
 }
 
+/// Disks of VMs whose storage was listed and does not have them.
+fn lost(disks: &Disks, hosts: &BTreeMap<String, Host>, vms: Option<&BTreeMap<u32, Vm>>) -> BTreeSet<String> {
+    let mut listed: BTreeMap<StorageAt, BTreeSet<String>> = BTreeMap::new();
+    for (at, list) in disks {
+        let Ok(volumes) = list else { continue };
+        let names: BTreeSet<String> = volumes.iter().map(|volume| volume.volid.to_string()).collect();
+        for host in hosts_sharing(hosts, at) {
+            listed.insert(StorageAt { host, ..at.clone() }, names.clone());
+        }
+    }
+    let mut lost = BTreeSet::new();
+    for vm in vms.into_iter().flat_map(BTreeMap::values) {
+        for disk in vm.config.yes().into_iter().flat_map(|config| config.disks.values()) {
+            let at = StorageAt {
+                host: vm.host.clone(),
+                storage: disk.storage().to_owned(),
+            };
+            if listed.get(&at).is_some_and(|names| !names.contains(&disk.volume)) {
+                lost.insert(disk.volume.clone());
+            }
+        }
+    }
+    lost
+}
+
 /// A VM whose config was not read may refer to anything.
 fn is_referred_to(vm: Option<&Vm>, volume: &str) -> bool {
     match vm.map(|vm| &vm.config) {
@@ -471,7 +501,7 @@ fn is_referred_to(vm: Option<&Vm>, volume: &str) -> bool {
     }
 }
 
-async fn disks(pve: &Client, at: &StorageAt) -> Result<Vec<storage::Volume>, Failure> {
+async fn disks_at(pve: &Client, at: &StorageAt) -> Result<Vec<storage::Volume>, Failure> {
     let place = |error: pve_api::ValueError| Failure::new(crate::failure::Kind::Bug, error.to_string());
     let (host, storage) = (at.host.parse().map_err(place)?, at.storage.parse().map_err(place)?);
     let filter = storage::ContentFilter {

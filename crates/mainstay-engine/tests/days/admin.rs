@@ -71,8 +71,7 @@ pub async fn administer(stage: &Stage, field: &Field, watch: &Watch, rng: &mut i
     }
 }
 
-/// A destruction that broke off leaves a VM that refers to disks which are gone. That it is wanted again is known to be missing, so
-/// somebody does what the documentation says.
+/// A destruction that broke off leaves a VM that refers to disks which are gone.
 pub fn is_half_destroyed(stage: &Stage, vmid: u32) -> bool {
     let now = stage.world.datacenter().inspect();
     let is_gone = |value: &String| {

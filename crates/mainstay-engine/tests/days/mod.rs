@@ -197,8 +197,8 @@ impl<'a> Life<'a> {
                 for vmid in stays {
                     let was_leaving = self.watch.stays(vmid, self.field.is_control_plane(vmid));
                     if was_leaving && admin::is_half_destroyed(self.stage, vmid) {
-                        let _ = writeln!(self.text, "{vmid}: somebody ends a destruction that broke off");
-                        admin::lose(self.stage, &self.watch, vmid);
+                        let _ = writeln!(self.text, "{vmid} is half destroyed");
+                        self.watch.may_end(vmid);
                     }
                 }
             }

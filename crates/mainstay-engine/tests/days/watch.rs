@@ -118,6 +118,11 @@ impl Watch {
         was_leaving
     }
 
+    /// Its destruction was begun when it was to go, and what is left of it can only go.
+    pub fn may_end(&self, vmid: u32) {
+        self.lock().started.remove(&vmid);
+    }
+
     /// It is gone, by somebody else's hand.
     pub fn forget(&self, vmid: u32) {
         let mut seen = self.lock();

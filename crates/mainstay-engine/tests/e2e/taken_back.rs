@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::future::{Either, select};
 use mainstay_plan::{EtcdState, Member, Running, Seen, Talos};
 use mainstay_sim::WorldSpec;
+use pve_sim::faults::{Fault, Rule};
 
 use crate::stage::{QUICK, Stage, on_stage, settled};
 
@@ -70,6 +71,96 @@ fn the_removal_of_a_dead_control_plane_that_was_killed_anywhere_can_be_taken_bac
             assert_three_voters(stage).await;
         });
     }
+}
+
+/// Has PVE break off whatever it destroys, so late that the system disk is gone.
+fn break_destructions_off(stage: &Stage) {
+    stage.world.datacenter().faults().add(Rule {
+        call: "task qmdestroy".into(),
+        path: None,
+        from: 1,
+        times: None,
+        chance: 1.0,
+        then: Fault::FailTask {
+            seconds: 0.15,
+            error: "received interrupt".into(),
+        },
+    });
+}
+
+async fn assert_disks_are_lost(stage: &Stage) {
+    let lost = stage.observed(THREE).await.lost;
+    assert!(
+        !lost.is_empty(),
+        "nothing broke off, or this shows nothing\n{}",
+        stage.story()
+    );
+}
+
+#[test]
+fn a_destruction_that_broke_off_is_ended_and_the_machine_made_anew_if_it_is_wanted_again() {
+    on_stage(88, quick(), async |stage| {
+        settled(stage, stage.up(THREE).await);
+        break_destructions_off(stage);
+        let outcome = stage.up(&THREE.replace("count: 3", "count: 1")).await;
+        assert!(outcome.is_err(), "{outcome:?}");
+        assert_disks_are_lost(stage).await;
+        stage.world.datacenter().faults().clear();
+        settled(stage, stage.up(THREE).await);
+        assert_three_voters(stage).await;
+    });
+}
+
+#[test]
+fn a_down_that_broke_off_is_ended_and_the_cluster_made_anew_if_it_is_wanted_again() {
+    on_stage(89, quick(), async |stage| {
+        settled(stage, stage.up(THREE).await);
+        break_destructions_off(stage);
+        let outcome = stage.down(THREE).await;
+        assert!(outcome.is_err(), "{outcome:?}");
+        assert_disks_are_lost(stage).await;
+        stage.world.datacenter().faults().clear();
+        settled(stage, stage.up(THREE).await);
+        assert_three_voters(stage).await;
+    });
+}
+
+/// Stopped in the moment in which it gets its vote, it would take the majority with it.
+#[test]
+fn a_control_plane_that_joins_while_it_is_to_go_is_let_in_and_leaves() {
+    let slow = QUICK.replace("apid-start: 0.1", "apid-start: 0.1, etcd-promotion: 10");
+    on_stage(90, WorldSpec::parse(&slow).expect("a world"), async |stage| {
+        let one = THREE.replace("count: 3", "count: 1");
+        settled(stage, stage.up(&one).await);
+        let site = stage.site(&stage.spec(&one));
+        let first = site.node("10.0.0.11".parse().expect("an address")).expect("is there");
+        let learner = async {
+            while !first
+                .etcd_members()
+                .await
+                .is_ok_and(|members| members.iter().any(|member| member.learner))
+            {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        match select(Box::pin(stage.up(THREE)), Box::pin(learner)).await {
+            Either::Left((outcome, _)) => panic!("it was never seen: {outcome:?}"),
+            Either::Right(_) => {}
+        }
+        settled(stage, stage.up(&one).await);
+        let story = stage.story();
+        let at = |what: &str| story.find(what).unwrap_or_else(|| panic!("no {what}\n{story}"));
+        let joined = if story.contains("etcd.leave cp-2: Done") {
+            "cp-2"
+        } else {
+            "cp-3"
+        };
+        assert!(
+            at(&format!("etcd.leave {joined}: Done")) < at(&format!("machine.stop {joined}: Done")),
+            "{story}"
+        );
+        assert_eq!(first.etcd_members().await.expect("are listed").len(), 1);
+    });
 }
 
 /// As `talosctl etcd leave` does it.

@@ -369,3 +369,73 @@ fn without_a_cni_nodes_only_have_to_register() {
     assert!(nodes.yes().unwrap().nodes.values().all(|node| !node.ready));
     expect!["nothing to do"].assert_eq(&world.plan().render());
 }
+
+#[test]
+fn a_machine_whose_destruction_broke_off_is_destroyed_and_made_anew_when_it_is_wanted_again() {
+    let mut world = settled(THREE_AND_TWO)
+        .stopped("prod-w-2")
+        .changed(|world| world.half_destroy("prod-w-2"));
+    expect![[r#"
+        1 node.delete prod-w-2 [live]: its machine goes
+        2 machine.delete prod-w-2 [wipe] <- 1: its destruction broke off when some of its disks were gone"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+    assert_eq!(world.plan().unchanged.machines, 5);
+}
+
+#[test]
+fn a_control_plane_whose_destruction_broke_off_is_taken_out_of_etcd_before_it_is_made_anew() {
+    let mut world = settled(THREE_AND_TWO)
+        .stopped("prod-cp-3")
+        .changed(|world| world.half_destroy("prod-cp-3"));
+    expect![[r#"
+        1 node.delete prod-cp-3 [live]: its machine goes
+        2 machine.delete prod-cp-3 [wipe] <- 1: its destruction broke off when some of its disks were gone
+        3 etcd.leave prod-cp-3 by prod-cp-1 [live] <- 2: its destruction broke off when some of its disks were gone"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+    assert_eq!(world.members.len(), 3);
+}
+
+#[test]
+fn a_cluster_whose_down_broke_off_begins_anew() {
+    let mut world = settled(ONE)
+        .stopped("lab-cp-1")
+        .changed(|world| world.half_destroy("lab-cp-1"));
+    world.members.clear();
+    world.nodes.clear();
+    world.settle();
+    assert_eq!(world.members.len(), 1);
+}
+
+#[test]
+fn a_machine_that_was_to_go_and_lost_nothing_stays_what_it_is() {
+    let mut world = settled(THREE_AND_TWO).stopped("prod-w-2").changed(|world| {
+        world.half_destroy("prod-w-2");
+        world.observed.lost.clear();
+    });
+    expect![[r#"
+        1 machine.mark prod-w-2: it stays
+        2 machine.start prod-w-2 <- 1: it is stopped
+        3 talos.configure prod-w-2 <- 2: it was stopped
+        4 node.await prod-w-2 <- 3: not ready: kubelet stopped posting status"#]]
+    .assert_eq(&world.plan().trace());
+    world.settle();
+    assert!(!world.config("prod-w-2").description.contains("going"));
+}
+
+/// A storage that is not mounted is listed as empty.
+#[test]
+fn a_machine_that_lacks_a_disk_and_was_not_to_go_is_never_destroyed() {
+    let world = settled(THREE_AND_TWO).stopped("prod-w-2").changed(|world| {
+        let lost = world
+            .config("prod-w-2")
+            .disks
+            .values()
+            .map(|disk| disk.volume.clone())
+            .collect();
+        world.observed.lost = lost;
+    });
+    let plan = world.plan();
+    assert!(!plan.steps.iter().any(|step| is(step, "machine.delete")), "{}", plan.trace());
+}

@@ -59,6 +59,8 @@ fn file() -> impl Strategy<Value = File> {
 enum Event {
     /// `up` is killed after some of its steps.
     Killed(u64),
+    /// The same, but PVE breaks off a destruction that it began.
+    BrokeOff(Index),
     Settled,
     /// The file is edited. Disks only grow, and the way is taken by machines that are well.
     Edited {
@@ -84,6 +86,7 @@ fn event() -> impl Strategy<Value = Event> {
     let edited = (prop_oneof![Just(1usize), Just(3), Just(5)], 0..5usize, 4..8usize, 24..28usize);
     prop_oneof![
         4 => any::<u64>().prop_map(Event::Killed),
+        1 => any::<Index>().prop_map(Event::BrokeOff),
         1 => Just(Event::Settled),
         2 => edited.prop_map(|(control_planes, workers, memory, disk)| Event::Edited { control_planes, workers, memory, disk }),
         1 => any::<Index>().prop_map(Event::Stopped),
@@ -103,6 +106,19 @@ fn happen(world: &mut World, file: &mut File, event: &Event) {
         Event::Killed(picks) => {
             let plan = world.plan();
             world.apply_some(&plan, |step| picks.rotate_left(step.id.0) & 7 == 0);
+        }
+        Event::BrokeOff(at) => {
+            let plan = world.plan();
+            let deletes = plan
+                .steps
+                .iter()
+                .filter(|step| matches!(step.action, Action::MachineDelete { .. }));
+            let deletes: Vec<_> = deletes.collect();
+            if !deletes.is_empty() {
+                let delete = at.get(&deletes);
+                world.apply_some(&plan, |step| delete.needs.contains(&step.id));
+                world.half_destroy(&delete.subject.to_string());
+            }
         }
         Event::Settled => {
             world.settle();

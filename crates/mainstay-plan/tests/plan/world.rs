@@ -121,6 +121,7 @@ pub fn empty(yaml: &str) -> World {
             hosts: (1..=3).map(|n| (format!("pve{n}"), host())).collect(),
             vms: Seen::Yes(BTreeMap::new()),
             leftovers: Seen::Yes(Vec::new()),
+            lost: BTreeSet::new(),
             images: BTreeMap::new(),
             talos: BTreeMap::new(),
             etcd: Seen::No,
@@ -362,6 +363,15 @@ impl World {
             Seen::Yes(all) => all.push(left),
             _ => panic!("leftovers are not seen"),
         }
+    }
+
+    /// PVE breaks a destruction off when the system disk is gone.
+    pub fn half_destroy(&mut self, name: &str) {
+        let config = self.config(name);
+        let mark = Mark::parse(&config.description).unwrap();
+        config.description = Mark { going: true, ..mark }.write_into(&config.description);
+        let system = config.disks.get("scsi0").map(|disk| disk.volume.clone());
+        self.observed.lost.extend(system);
     }
 
     /// Somebody makes a control plane leave etcd, if etcd lets it.
@@ -682,6 +692,9 @@ impl World {
             }
             Action::MachineGrow { vm, slot, to } => self.config_at(vm.vmid).disks.get_mut(slot).unwrap().size = *to,
             Action::MachineStart { vm } => {
+                let lost = self.observed.lost.clone();
+                let mut disks = self.config_at(vm.vmid).disks.values();
+                assert!(!disks.any(|disk| lost.contains(&disk.volume)), "{vm} lacks a volume");
                 self.at(vm.vmid).power = Power::Running;
                 self.guests.entry(vm.vmid).or_default().left = false;
             }
@@ -703,6 +716,9 @@ impl World {
                 assert_eq!(self.at(vm.vmid).power, Power::Stopped, "{vm} runs");
                 self.vms().remove(&vm.vmid);
                 self.guests.remove(&vm.vmid);
+                self.observed
+                    .lost
+                    .retain(|volume| !volume.contains(&format!("vm-{}-", vm.vmid)));
             }
             Action::VolumeDelete { volume, .. } => match &mut self.observed.leftovers {
                 Seen::Yes(all) => all.retain(|left| left.volume != *volume),
