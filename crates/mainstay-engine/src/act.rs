@@ -29,7 +29,12 @@ pub async fn act(step: &Step, site: &Site, voice: &Voice) -> Result<(), Failure>
         Action::MachineChange { vm, settings, mark } => machine::change(site, vm, settings, mark).await,
         Action::MachineReboot { vm, address } => machine::reboot(site, voice, vm, *address).await,
         Action::MachineStop { vm, spare } => machine::stop(site, voice, vm, spare.as_ref()).await,
-        Action::MachineDelete { vm, volumes, spare } => machine::delete(site, voice, &subject, vm, volumes, spare.as_ref()).await,
+        Action::MachineDelete {
+            vm,
+            volumes,
+            spare,
+            only_going,
+        } => machine::delete(site, voice, &subject, vm, volumes, spare.as_ref(), *only_going).await,
         Action::VolumeDelete { at, volume } => machine::delete_volume(site, voice, at, volume).await,
         Action::TalosConfigure { address, uuid, config } => talos::configure(site, voice, *address, *uuid, config).await,
         Action::TalosAwait { address, uuid } => talos::await_answer(site, voice, *address, *uuid).await,

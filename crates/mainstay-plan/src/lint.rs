@@ -168,7 +168,7 @@ impl<'a> Lint<'a> {
     /// Nothing is destroyed that runs, that PVE protects, that somebody else may own, or while PVE has no quorum.
     fn deletion(&mut self, step: &Step) {
         match &step.action {
-            Action::MachineDelete { vm, .. } => {
+            Action::MachineDelete { vm, only_going, .. } => {
                 let Some(there) = self.vms.get(&vm.vmid) else {
                     return self.say(step.id, format!("deletes {vm}, which is not there"));
                 };
@@ -182,9 +182,8 @@ impl<'a> Lint<'a> {
                 if self.observed.quorate != Seen::Yes(true) {
                     self.say(step.id, format!("deletes {vm} although PVE's quorum is not known"));
                 }
-                let mark = there.config.yes().and_then(|config| Mark::parse(&config.description));
                 if let Subject::Machine(name) = &step.subject
-                    && !mark.is_some_and(|mark| mark.going)
+                    && !(*only_going && self.is_half_destroyed(there))
                     && self.desired.wish().is_some_and(|wish| wish.wanted(name).is_some())
                 {
                     self.say(step.id, format!("deletes {name}, which is wanted"));
@@ -193,6 +192,14 @@ impl<'a> Lint<'a> {
             Action::VolumeDelete { volume, .. } => self.volume(step, volume),
             _ => {}
         }
+    }
+
+    /// It says itself that its destruction was begun, and it lacks a disk.
+    fn is_half_destroyed(&self, vm: &Vm) -> bool {
+        vm.config.yes().is_some_and(|config| {
+            Mark::parse(&config.description).is_some_and(|mark| mark.going)
+                && config.disks.values().any(|disk| self.observed.lost.contains(&disk.volume))
+        })
     }
 
     fn volume(&mut self, step: &Step, volume: &str) {

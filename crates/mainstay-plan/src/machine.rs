@@ -222,6 +222,7 @@ impl<'a> Course<'_, 'a> {
         }
         self.tell_drift(wanted, owned, &difference);
         let mut last = self.repair_marks(wanted, owned);
+        last = self.keep(wanted, owned, last);
         if !owned.is_filled() {
             return self.go_on_unfilled(wanted, owned, &difference, storages, last);
         }
@@ -276,6 +277,22 @@ impl<'a> Course<'_, 'a> {
         Some(self.mark(wanted, owned).because(why).add())
     }
 
+    /// One whose destruction was begun, and that runs or never had a disk, has lost nothing. That it starts is the proof, so the word is
+    /// not taken back before.
+    fn keep(&mut self, wanted: &Wanted, owned: &Owned<'_>, last: Option<StepId>) -> Option<StepId> {
+        let is_whole = owned.missing.is_empty() && (owned.runs() || !owned.is_filled());
+        let Some(mark) = owned.mark.clone().filter(|mark| mark.going && is_whole) else {
+            return last;
+        };
+        let remark = Remark {
+            vm: owned.at(),
+            mark: Mark { going: false, ..mark },
+            tags: shape::wanted_tags(wanted),
+        };
+        let action = Action::MachineMark(Box::new(remark));
+        Some(self.step(wanted, action).because("it stays").needs(last).add())
+    }
+
     fn mark(&mut self, wanted: &Wanted, owned: &Owned<'_>) -> Adding<'_> {
         let remark = Remark {
             vm: owned.at(),
@@ -289,6 +306,7 @@ impl<'a> Course<'_, 'a> {
         let bootstrap = owned.mark.as_ref().is_some_and(|mark| mark.bootstrap);
         Mark {
             bootstrap,
+            going: owned.is_going() && owned.is_filled() && !owned.runs(),
             ..self.survey.desired.mark(self.wish, wanted, owned.vm.vmid)
         }
     }
@@ -405,19 +423,19 @@ impl<'a> Course<'_, 'a> {
     ) -> Option<StepId> {
         let mark = self.wanted_mark(wanted, owned);
         if difference.changes.is_empty() {
-            let same = owned.mark.as_ref().is_some_and(|there| {
-                (&there.shape, &there.versions, there.role, there.going) == (&mark.shape, &mark.versions, mark.role, mark.going)
-            });
+            let same = owned
+                .mark
+                .as_ref()
+                .is_some_and(|there| (&there.shape, &there.versions, there.role) == (&mark.shape, &mark.versions, mark.role));
             if same || !owned.missing.is_empty() {
                 return last;
             }
-            let was_going = owned.mark.as_ref().is_some_and(|mark| mark.going);
-            let why = if was_going {
-                "it stays"
-            } else {
-                "records the shape that is in force"
-            };
-            return Some(self.mark(wanted, owned).because(why).needs(last).add());
+            return Some(
+                self.mark(wanted, owned)
+                    .because("records the shape that is in force")
+                    .needs(last)
+                    .add(),
+            );
         }
         let action = Action::MachineChange {
             vm: owned.at(),

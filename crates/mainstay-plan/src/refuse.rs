@@ -133,6 +133,8 @@ fn other_versions(survey: &Survey<'_>, wish: &Wish, draft: &mut Draft) {
 fn machine(survey: &Survey<'_>, wish: &Wish, wanted: &Wanted, draft: &mut Draft) {
     match survey.machine(wanted.name(), wanted.machine.vmid) {
         Machine::Unknown(_) => {}
+        // What is left of it goes, whatever it was.
+        Machine::There(owned) if owned.is_half_destroyed(survey.observed) => {}
         Machine::Absent => absent(survey, wanted, draft),
         Machine::There(owned) => {
             for impossible in shape::compare(wish, wanted, owned, None).impossible {
@@ -300,7 +302,7 @@ fn vip(survey: &Survey<'_>, wish: &Wish, draft: &mut Draft) {
 fn lost_control_planes(survey: &Survey<'_>, wish: &Wish, draft: &mut Draft) {
     let unknown = |wanted: &Wanted| matches!(survey.machine(wanted.name(), wanted.machine.vmid), Machine::Unknown(_));
     let has_disk = |(name, owned): (&String, &Owned<'_>)| {
-        owned.is_filled() && is_control_plane(owned, survey.wanted.get(name.as_str()).copied())
+        owned.may_hold_data(survey.observed) && is_control_plane(owned, survey.wanted.get(name.as_str()).copied())
     };
     let any_left = wish.control_planes().any(unknown) || survey.ours.iter().any(has_disk);
     let orphan = wish.machines.iter().find(|wanted| {

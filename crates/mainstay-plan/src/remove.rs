@@ -184,19 +184,22 @@ fn control_plane(
             Some(who_takes_out(course, member, &rest)?)
         }
         Some(member) => Some(who_takes_out(course, member, &rest)?),
+        // It may be one by the time it goes, and then somebody must tell.
+        None if owned.runs() && matches!(etcd, Etcd::Exists) => survivor(course, &rest).map(|_| None)?,
         None => None,
     };
     *members = rest;
     let marked = repair(survey, name, owned, &mut course.draft);
     let needs: Vec<StepId> = marked.into_iter().chain(last.iter().copied()).collect();
-    // Also one that is no member may be one by the time it goes.
+    let leaves = matches!(by, Some(LeaveBy::Itself(_)));
+    let votes = member.as_ref().is_some_and(Member::votes);
     let spare = survivor(course, members).ok().map(|by| Spare {
         member: EtcdMember {
             name: name.to_owned(),
             id: member.as_ref().map_or(0, |member| member.id),
         },
         by,
-        may_join: may_join(survey, name, owned, member.as_ref()),
+        may_join: !leaves && !votes && may_join(survey, name, owned),
     });
     let why = why(survey, name, owned);
     let end = match member.zip(by) {
@@ -215,14 +218,14 @@ fn control_plane(
     Ok(())
 }
 
-/// A control plane that runs joins etcd as soon as it can. Not one that votes, that left, or that was never configured.
-fn may_join(survey: &Survey<'_>, name: &str, owned: &Owned<'_>, member: Option<&Member>) -> bool {
+/// A control plane that runs joins etcd as soon as it can. Not one that left, or that was never configured.
+fn may_join(survey: &Survey<'_>, name: &str, owned: &Owned<'_>) -> bool {
     let stays_out = match survey.talos(name) {
         Some(Talos::Maintenance { .. }) => true,
         Some(Talos::Running(node)) => node.etcd == Seen::Yes(EtcdState::Left),
         _ => false,
     };
-    owned.runs() && owned.is_filled() && !stays_out && member.is_none_or(|member| member.learner)
+    owned.runs() && owned.is_filled() && !stays_out
 }
 
 /// Members whose machine is gone and not wanted again. They count for the majority, so they must not stay.
@@ -352,6 +355,7 @@ fn delete(
         vm: owned.at(),
         volumes: owned.volumes(),
         spare,
+        only_going: survey.wanted.contains_key(name),
     };
     draft
         .step(Subject::Machine(name.to_owned()), action)

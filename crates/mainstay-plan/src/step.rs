@@ -162,11 +162,13 @@ pub enum Action {
         vm: VmRef,
         spare: Option<Spare>,
     },
-    /// Destroy a stopped VM with its volumes. Proof of ownership and PVE's quorum are read again right before.
+    /// Destroy a stopped VM with its volumes. Proof of ownership and PVE's quorum are read again right before. `only_going`: the machine
+    /// is wanted, so only what is left of a destruction that was begun may go.
     MachineDelete {
         vm: VmRef,
         volumes: Vec<String>,
         spare: Option<Spare>,
+        only_going: bool,
     },
     /// Destroy a volume that no VM refers to.
     VolumeDelete {

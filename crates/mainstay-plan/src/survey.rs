@@ -126,11 +126,16 @@ impl Owned<'_> {
         self.config.disks.contains_key(SYSTEM_SLOT)
     }
 
-    /// Its destruction was begun and broke off when some of its disks were gone, so that it never starts again. A missing volume alone
-    /// proves nothing: a storage that is not mounted is listed as empty.
+    /// Its destruction was begun.
+    pub fn is_going(&self) -> bool {
+        self.mark.as_ref().is_some_and(|mark| mark.going)
+    }
+
+    /// Its destruction was begun and broke off when its system disk was gone, which is the first to go, so that it never starts again. A
+    /// missing volume alone proves nothing: a storage that is not mounted is listed as empty.
     pub fn is_half_destroyed(&self, observed: &Observed) -> bool {
-        let mut disks = self.config.disks.values();
-        self.mark.as_ref().is_some_and(|mark| mark.going) && disks.any(|disk| observed.lost.contains(&disk.volume))
+        let system = self.config.disks.get(SYSTEM_SLOT);
+        self.is_going() && self.vm.power == Power::Stopped && system.is_some_and(|disk| observed.lost.contains(&disk.volume))
     }
 
     /// Has a disk on which etcd may have left data.

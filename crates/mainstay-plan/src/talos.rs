@@ -57,7 +57,7 @@ impl<'a> Course<'_, 'a> {
         let nodes: Vec<(&'a Wanted, Node<'a>)> = wish
             .machines
             .iter()
-            .map(|wanted| (wanted, self.node(wanted, brought[wanted.name()])))
+            .map(|wanted| (wanted, self.node(wanted, brought)))
             .collect();
         let etcd = self.etcd();
         let mut done = Done {
@@ -93,12 +93,17 @@ impl<'a> Course<'_, 'a> {
     }
 
     /// What is known about a machine's node.
-    fn node(&mut self, wanted: &'a Wanted, brought: Brought) -> Node<'a> {
-        let (after, fresh) = match brought {
+    fn node(&mut self, wanted: &'a Wanted, brought: &BTreeMap<&str, Brought>) -> Node<'a> {
+        let (after, fresh) = match brought[wanted.name()] {
             Brought::Held => return Node::Held,
             Brought::Runs { after, fresh } => (after, fresh),
         };
         if after.is_some() {
+            // A worker speaks with a certificate that a control plane gives it.
+            let is_brought = |wanted: &Wanted| matches!(brought[wanted.name()], Brought::Runs { .. });
+            if !wanted.is_control_plane() && !self.wish.control_planes().any(is_brought) {
+                return Node::Held;
+            }
             return Node::Configure {
                 why: if fresh { "it is new" } else { "it was stopped" }.to_owned(),
                 joins: fresh,

@@ -582,6 +582,7 @@ pub async fn delete(
     vm: &VmRef,
     volumes: &[String],
     spare: Option<&Spare>,
+    only_going: bool,
 ) -> Result<(), Failure> {
     let (status, read) = tokio::join!(site.pve.call(cluster::status()), Place::ours(site, vm));
     let Some((place, config)) = read? else {
@@ -593,6 +594,9 @@ pub async fn delete(
             .help("bring its hosts back first: pvecm status"));
     }
     let mark = prove(machine, vm, &config)?;
+    if only_going && !mark.going {
+        return Err(Failure::changed(format!("{vm} is not what was left of it any more")));
+    }
     if is_running(site, &place).await? {
         return Err(Failure::changed(format!("{vm} runs again")));
     }
@@ -631,7 +635,11 @@ async fn mark_going(site: &Site, place: &Place, config: &VmConfig, mark: Mark) -
         digest: config.digest,
         ..qemu::Change::default()
     };
-    change.set.description = Some(described(&Mark { going: true, ..mark }.write_into(before))?);
+    // People's own text may leave no room for the word; then it goes without.
+    let Ok(text) = described(&Mark { going: true, ..mark }.write_into(before)) else {
+        return Ok(());
+    };
+    change.set.description = Some(text);
     site.pve.call(qemu::set(&place.host, place.vmid, &change)).await?;
     Ok(())
 }

@@ -26,7 +26,8 @@ const REBOOTED: Duration = Duration::from_secs(600);
 const ETCD_STARTS: Duration = Duration::from_secs(600);
 const ETCD_JOINS: Duration = Duration::from_secs(600);
 const ETCD_LEAVES: Duration = Duration::from_secs(300);
-/// A machine that has not joined etcd by then does not join: Talos tries for a vote every fifteen seconds.
+/// A machine that is not listed by then hardly joins, and neither does a learner after as much again: Talos tries for a vote every fifteen
+/// seconds.
 const ETCD_MAY_JOIN: Duration = Duration::from_secs(60);
 
 fn secret(config: &Config) -> Secret<String> {
@@ -149,27 +150,37 @@ pub async fn does_not_join(site: &Site, voice: &Voice, spare: Option<&Spare>) ->
         return Ok(());
     };
     let name = &spare.member.name;
-    let joins = async || {
-        let members = told_by(site, &spare.by).await?;
-        let (own, others): (Vec<_>, Vec<_>) = members.iter().partition(|member| is_of(member, &spare.member));
-        let voters: Vec<_> = others.into_iter().filter(|member| !member.learner).collect();
-        if healthy(site, &voters).await > (voters.len() + 1) / 2 {
-            return Ok(Look::Done(()));
-        }
-        if own.iter().any(|member| !member.learner) {
-            return Err(Failure::changed(format!(
-                "{name} joined etcd, and leaves it before it is stopped"
-            )));
-        }
-        Ok(Look::NotYet(format!(
-            "{name} may be about to join etcd, which it would have to leave again"
-        )))
-    };
-    match wait::until(site, voice, name, ETCD_MAY_JOIN, joins).await {
-        // Time is over, and it is stopped as what it is.
-        Err(failure) if failure.kind == Kind::Unsettled => Ok(()),
-        result => result,
-    }
+    let (mut since, mut was_listed) = (Instant::now(), false);
+    let limit = ETCD_MAY_JOIN * 2;
+    wait::until(
+        site,
+        voice,
+        &format!("{name} was not seen to stay out of etcd"),
+        limit,
+        async || {
+            let members = told_by(site, &spare.by).await?;
+            let (own, others): (Vec<_>, Vec<_>) = members.iter().partition(|member| is_of(member, &spare.member));
+            let voters: Vec<_> = others.into_iter().filter(|member| !member.learner).collect();
+            if healthy(site, &voters).await > voters.len().div_ceil(2) {
+                return Ok(Look::Done(()));
+            }
+            if own.iter().any(|member| !member.learner) {
+                return Err(Failure::changed(format!(
+                    "{name} joined etcd, and leaves it before it is stopped"
+                )));
+            }
+            if !own.is_empty() && !was_listed {
+                (since, was_listed) = (Instant::now(), true);
+            }
+            if since.elapsed() >= ETCD_MAY_JOIN {
+                return Ok(Look::Done(()));
+            }
+            Ok(Look::NotYet(format!(
+                "{name} may be about to join etcd, which it would have to leave again"
+            )))
+        },
+    )
+    .await
 }
 
 async fn told_by(site: &Site, peer: &Peer) -> Result<Vec<talos_api::EtcdMember>, Failure> {

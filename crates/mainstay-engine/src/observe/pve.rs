@@ -475,7 +475,15 @@ fn lost(disks: &Disks, hosts: &BTreeMap<String, Host>, vms: Option<&BTreeMap<u32
     }
     let mut lost = BTreeSet::new();
     for vm in vms.into_iter().flat_map(BTreeMap::values) {
-        for disk in vm.config.yes().into_iter().flat_map(|config| config.disks.values()) {
+        // Not the ISO in a drive, nor what belongs to another.
+        let is_own = |disk: &&VmDisk| {
+            let volume: Option<pve_api::Volid> = disk.volume.parse().ok();
+            volume
+                .and_then(|volume| volume.owner())
+                .is_some_and(|owner| owner.get() == vm.vmid)
+        };
+        let disks = vm.config.yes().into_iter().flat_map(|config| config.disks.values());
+        for disk in disks.filter(is_own) {
             let at = StorageAt {
                 host: vm.host.clone(),
                 storage: disk.storage().to_owned(),

@@ -76,7 +76,8 @@ pub fn is_half_destroyed(stage: &Stage, vmid: u32) -> bool {
     let now = stage.world.datacenter().inspect();
     let is_gone = |value: &String| {
         let volid = value.split(',').next().unwrap_or_default();
-        volid.contains(&format!("vm-{vmid}-")) && !now.volumes.iter().any(|volume| volume.volid == volid)
+        // Proxmox VE makes the seed anew at each start.
+        volid.contains(&format!("vm-{vmid}-disk-")) && !now.volumes.iter().any(|volume| volume.volid == volid)
     };
     now.vms.get(&vmid).is_some_and(|vm| vm.config.values().any(is_gone))
 }

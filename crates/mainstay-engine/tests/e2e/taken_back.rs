@@ -6,6 +6,7 @@ use futures::future::{Either, select};
 use mainstay_plan::{EtcdState, Member, Running, Seen, Talos};
 use mainstay_sim::WorldSpec;
 use pve_sim::faults::{Fault, Rule};
+use tokio::time::Instant;
 
 use crate::stage::{QUICK, Stage, on_stage, settled};
 
@@ -112,16 +113,62 @@ fn a_destruction_that_broke_off_is_ended_and_the_machine_made_anew_if_it_is_want
 }
 
 #[test]
-fn a_down_that_broke_off_is_ended_and_the_cluster_made_anew_if_it_is_wanted_again() {
-    on_stage(89, quick(), async |stage| {
+fn only_disks_of_its_own_that_are_gone_count_as_lost() {
+    on_stage(92, quick(), async |stage| {
         settled(stage, stage.up(THREE).await);
-        break_destructions_off(stage);
-        let outcome = stage.down(THREE).await;
+        let lab = stage.world.datacenter().lab();
+        lab.set_config(2002, "ide0", "local:iso/rescue.iso,media=cdrom");
+        assert!(stage.observed(THREE).await.lost.is_empty());
+        let vm = stage.world.datacenter().inspect().vms[&2002].clone();
+        let volid = vm.config["scsi0"].split(',').next().expect("a volume");
+        lab.remove_volume(&vm.host, volid);
+        assert_eq!(stage.observed(THREE).await.lost, [volid.to_owned()].into());
+    });
+}
+
+#[test]
+fn a_machine_whose_destruction_did_not_come_to_its_disks_is_kept_with_its_data() {
+    on_stage(91, quick(), async |stage| {
+        settled(stage, stage.up(THREE).await);
+        stage.world.datacenter().faults().add(Rule {
+            call: "DELETE /nodes/{node}/qemu/{vmid}".into(),
+            path: None,
+            from: 1,
+            times: None,
+            chance: 1.0,
+            then: Fault::Refuse {
+                status: 500,
+                reason: "got no worker upid - start worker failed".into(),
+            },
+        });
+        let outcome = stage.up(&THREE.replace("count: 3", "count: 1")).await;
         assert!(outcome.is_err(), "{outcome:?}");
-        assert_disks_are_lost(stage).await;
+        let before = stage.world.datacenter().inspect();
+        assert!(before.vms[&2002].config["description"].contains("\ngoing\n"));
         stage.world.datacenter().faults().clear();
         settled(stage, stage.up(THREE).await);
         assert_three_voters(stage).await;
+        assert!(!stage.story().contains("its destruction broke off"), "{}", stage.story());
+        let after = stage.world.datacenter().inspect();
+        assert!(!after.vms[&2002].config["description"].contains("going"));
+    });
+}
+
+#[test]
+fn a_down_that_broke_off_is_ended_and_the_cluster_made_anew_if_it_is_wanted_again() {
+    on_stage(89, quick(), async |stage| {
+        let file = format!("{THREE}  worker: {{ count: 1, addresses: 10.0.0.31+, vmids: 3000+, names: 'w-{{n}}' }}\n");
+        settled(stage, stage.up(&file).await);
+        break_destructions_off(stage);
+        let outcome = stage.down(&file).await;
+        assert!(outcome.is_err(), "{outcome:?}");
+        assert_disks_are_lost(stage).await;
+        stage.world.datacenter().faults().clear();
+        let began = Instant::now();
+        settled(stage, stage.up(&file).await);
+        assert_three_voters(stage).await;
+        // Nobody waits for what only a later round brings.
+        assert!(began.elapsed() < Duration::from_secs(600), "{}", stage.story());
     });
 }
 

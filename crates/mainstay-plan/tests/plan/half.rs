@@ -415,11 +415,13 @@ fn a_machine_that_was_to_go_and_lost_nothing_stays_what_it_is() {
         world.observed.lost.clear();
     });
     expect![[r#"
-        1 machine.mark prod-w-2: it stays
-        2 machine.start prod-w-2 <- 1: it is stopped
-        3 talos.configure prod-w-2 <- 2: it was stopped
-        4 node.await prod-w-2 <- 3: not ready: kubelet stopped posting status"#]]
+        1 machine.start prod-w-2: it is stopped
+        2 talos.configure prod-w-2 <- 1: it was stopped
+        3 node.await prod-w-2 <- 2: not ready: kubelet stopped posting status"#]]
     .assert_eq(&world.plan().trace());
+    let plan = world.plan();
+    world.apply(&plan);
+    expect!["1 machine.mark prod-w-2: it stays"].assert_eq(&world.plan().trace());
     world.settle();
     assert!(!world.config("prod-w-2").description.contains("going"));
 }
@@ -438,4 +440,16 @@ fn a_machine_that_lacks_a_disk_and_was_not_to_go_is_never_destroyed() {
     });
     let plan = world.plan();
     assert!(!plan.steps.iter().any(|step| is(step, "machine.delete")), "{}", plan.trace());
+}
+
+#[test]
+fn a_new_etcd_is_not_begun_under_workers_that_outlived_a_destruction_that_broke_off() {
+    let yaml = THREE_AND_TWO.replace("count: 3", "count: 1");
+    let mut world = settled(&yaml)
+        .stopped("prod-cp-1")
+        .changed(|world| world.half_destroy("prod-cp-1"));
+    world.members.clear();
+    let plan = world.plan();
+    assert!(plan.steps.is_empty(), "{}", plan.trace());
+    assert_eq!(plan.refusals[0].what, "every control plane is gone");
 }

@@ -177,6 +177,7 @@ fn a_deletion_before_the_stop_of_what_is_protected_without_quorum_or_wanted() {
                 vm,
                 volumes: Vec::new(),
                 spare: None,
+                only_going: true,
             },
         );
     });
