@@ -20,10 +20,11 @@ const SEEDS: u64 = 12;
 /// ready on the word of its predecessor (1007090), a stranger's VM was filled and started (2003882), a removal was called held while a
 /// member started (3000164), of two who filled one machine the second stopped what the first had started (3020140, 3201824), a removal that was
 /// sent before a kill took the disk that had the name by then (3020185), a machine whose destruction had broken off was to be started
-/// (3200817), a control plane got its vote in the moment of its stop (3301495).
-const PINNED: [u64; 19] = [
+/// (3200817), a control plane got its vote in the moment of its stop (3301495), a restart of a machine that was gone started the next one
+/// of that VMID before it had a disk (3600466).
+const PINNED: [u64; 20] = [
     24, 1169, 1237, 100_184, 100_311, 100_347, 510_725, 520_658, 601_657, 1_005_785, 1_006_968, 1_007_090, 2_003_882, 3_000_164,
-    3_020_140, 3_020_185, 3_200_817, 3_201_824, 3_301_495,
+    3_020_140, 3_020_185, 3_200_817, 3_201_824, 3_301_495, 3_600_466,
 ];
 
 #[test]

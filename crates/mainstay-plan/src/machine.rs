@@ -5,7 +5,7 @@ use mainstay_spec::{Firmware, Role, StorageId};
 use crate::cluster::{Brought, Course, Turn};
 use crate::desired::Wanted;
 use crate::mark::Mark;
-use crate::observed::{Leftover, Power, Seen};
+use crate::observed::{Leftover, Power, Seen, Talos};
 use crate::place::{self, Storages};
 use crate::plan::{Adding, Drift, Hold};
 use crate::shape::{self, Change, Difference, SYSTEM_SERIAL};
@@ -226,8 +226,12 @@ impl<'a> Course<'_, 'a> {
         if !owned.is_filled() {
             return self.go_on_unfilled(wanted, owned, &difference, storages, last);
         }
+        let too_early = self.runs_too_early(wanted, owned, &difference);
+        if too_early {
+            last = Some(self.stop_early(wanted, owned, last));
+        }
         last = self.grow(wanted, owned, &difference, last);
-        if owned.runs() {
+        if owned.runs() && !too_early {
             self.change_running(wanted, owned, difference, last);
             return Brought::Runs {
                 after: None,
@@ -236,7 +240,9 @@ impl<'a> Course<'_, 'a> {
         }
         last = self.complete(wanted, owned, storages.ok(), last);
         last = self.change_now(wanted, owned, &difference, last);
-        let why = if owned.config.pending.is_empty() {
+        let why = if too_early {
+            "it was never configured"
+        } else if owned.config.pending.is_empty() {
             "it is stopped"
         } else {
             "it is stopped with changes"
@@ -244,17 +250,38 @@ impl<'a> Course<'_, 'a> {
         let start = Action::MachineStart { vm: owned.at() };
         Brought::Runs {
             after: Some(self.step(wanted, start).because(why).needs(last).add()),
-            fresh: false,
+            fresh: too_early,
         }
+    }
+
+    /// Somebody started it while we made it, before its disk was grown and perhaps before it had one, and then it never looks for it. Only
+    /// what was never configured counts: a config comes after the growth.
+    fn runs_too_early(&self, wanted: &Wanted, owned: &Owned<'_>, difference: &Difference) -> bool {
+        let ungrown = difference.grows.iter().any(|grow| grow.slot == SYSTEM_SLOT) && self.is_as_filed(wanted, owned);
+        let speaks = !matches!(self.survey.talos(wanted.name()), Some(Talos::Silent(_)) | None);
+        let members = self.survey.observed.etcd.yes();
+        let is_member = members.is_some_and(|members| members.iter().any(|member| member.name == wanted.name()));
+        owned.runs() && ungrown && !speaks && !is_member && !self.is_ready(wanted)
+    }
+
+    fn stop_early(&mut self, wanted: &Wanted, owned: &Owned<'_>, last: Option<StepId>) -> StepId {
+        let stop = Action::MachineStop {
+            vm: owned.at(),
+            spare: None,
+        };
+        let why = "it was started before its disk was whole";
+        self.step(wanted, stop).because(why).needs(last).add()
+    }
+
+    /// The file is as it was when the shape was applied.
+    fn is_as_filed(&self, wanted: &Wanted, owned: &Owned<'_>) -> bool {
+        let shape = owned.mark.as_ref().and_then(|mark| mark.shape.as_ref());
+        shape == Some(&self.wish.digest(wanted))
     }
 
     /// The file is as it was when the shape was applied, so somebody else made the difference.
     fn tell_drift(&mut self, wanted: &Wanted, owned: &Owned<'_>, difference: &Difference) {
-        let same_file = owned
-            .mark
-            .as_ref()
-            .is_some_and(|mark| mark.shape.as_ref() == Some(&self.wish.digest(wanted)));
-        if !same_file {
+        if !self.is_as_filed(wanted, owned) {
             return;
         }
         let changes = difference.changes.iter().map(drifted);
@@ -455,6 +482,7 @@ impl<'a> Course<'_, 'a> {
     /// What a running VM takes live is changed at once. What needs a restart waits for the machine's turn.
     fn change_running(&mut self, wanted: &'a Wanted, owned: &Owned<'a>, difference: Difference, last: Option<StepId>) {
         if difference.restarts() {
+            self.touched.extend(last.map(|step| (wanted.name(), step)));
             self.turns.push(Turn {
                 wanted,
                 owned: owned.clone(),

@@ -162,7 +162,7 @@ impl<'a> Course<'_, 'a> {
     }
 
     /// The kubelet reports that all is well, so the machine lives, whoever else cannot reach it.
-    fn is_ready(&self, wanted: &Wanted) -> bool {
+    pub fn is_ready(&self, wanted: &Wanted) -> bool {
         let kubernetes = self.survey.observed.kubernetes.yes();
         kubernetes
             .and_then(|kubernetes| kubernetes.nodes.get(wanted.name()))
@@ -234,7 +234,10 @@ impl<'a> Course<'_, 'a> {
         if chained {
             before.extend(self.forget_learner(wanted, &before, done));
         }
-        let configured = self.step(wanted, action).because(why).needs(after).needs(before).add();
+        // One whose disk is not grown yet was never configured, and the plan relies on that.
+        let touched = self.touched.get(wanted.name()).copied();
+        let adding = self.step(wanted, action).because(why).needs(after).needs(touched);
+        let configured = adding.needs(before).add();
         done.configured.insert(wanted.name(), configured);
         if chained && matches!(etcd, Etcd::Exists) {
             done.etcd = vec![self.etcd_join(wanted, "a new member", [configured], done)];

@@ -305,7 +305,11 @@ impl Watch {
         let strange = |vmid: &u32| self.is_strange(*vmid).then(|| format!("{effect:?} of a stranger"));
         match effect {
             Effect::VmStarted { vmid } => {
-                self.lock().started.insert(*vmid);
+                // Without a disk there is no life.
+                let now = self.world.upgrade().map(|world| world.datacenter().inspect());
+                if now.is_some_and(|now| now.vms.get(vmid).is_some_and(|vm| vm.config.contains_key("scsi0"))) {
+                    self.lock().started.insert(*vmid);
+                }
                 strange(vmid)
             }
             Effect::VmRemoved { vmid } | Effect::VmStopped { vmid } => {

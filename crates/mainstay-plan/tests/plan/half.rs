@@ -453,3 +453,32 @@ fn a_new_etcd_is_not_begun_under_workers_that_outlived_a_destruction_that_broke_
     assert!(plan.steps.is_empty(), "{}", plan.trace());
     assert_eq!(plan.refusals[0].what, "every control plane is gone");
 }
+
+/// The restart of a machine that was destroyed meanwhile starts the next one that has its VMID.
+#[test]
+fn a_machine_that_was_started_before_its_disk_was_whole_is_started_again() {
+    let mut world = killed_after(THREE_AND_TWO, |step| is(step, "machine.fill"));
+    world.vm("prod-w-1").power = Power::Running;
+    world.guest("prod-w-1").silent = true;
+    let plan = world.plan();
+    let steps: Vec<&str> = plan
+        .steps
+        .iter()
+        .filter(|step| step.subject.to_string() == "prod-w-1")
+        .map(|step| step.action.name())
+        .collect();
+    assert_eq!(
+        steps,
+        ["machine.stop", "machine.grow", "machine.start", "talos.configure"],
+        "{}",
+        plan.trace()
+    );
+    world.settle();
+}
+
+#[test]
+fn a_larger_disk_in_the_file_stops_nobody_who_is_silent() {
+    let world = settled(THREE_AND_TWO).silent("prod-w-1").edit("disk: 60GiB", "disk: 80GiB");
+    let plan = world.plan();
+    assert!(!plan.steps.iter().any(|step| is(step, "machine.stop")), "{}", plan.trace());
+}
