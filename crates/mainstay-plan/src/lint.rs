@@ -198,7 +198,11 @@ impl<'a> Lint<'a> {
     fn is_half_destroyed(&self, vm: &Vm) -> bool {
         vm.config.yes().is_some_and(|config| {
             Mark::parse(&config.description).is_some_and(|mark| mark.going)
-                && config.disks.values().any(|disk| self.observed.lost.contains(&disk.volume))
+                && vm.power == Power::Stopped
+                && config
+                    .disks
+                    .get("scsi0")
+                    .is_some_and(|disk| self.observed.lost.contains(&disk.volume))
         })
     }
 

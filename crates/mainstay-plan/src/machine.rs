@@ -8,11 +8,14 @@ use crate::mark::Mark;
 use crate::observed::{Leftover, Power, Seen, Talos};
 use crate::place::{self, Storages};
 use crate::plan::{Adding, Drift, Hold};
-use crate::shape::{self, Change, Difference, SYSTEM_SERIAL};
+use crate::shape::{self, Change, Difference, Grow, SYSTEM_SERIAL};
 use crate::step::{Action, Claim, Fill, ImageSource, Impact, Remark, StepId, Subject, VmRef};
 use crate::survey::{Machine, Owned, SYSTEM_SLOT};
 
 const EFI_SLOT: &str = "efidisk0";
+
+/// No file may ask for a smaller system disk, in GiB: what has less was never grown since it was made of the image.
+const LEAST_DISK: u64 = 10;
 
 impl<'a> Course<'_, 'a> {
     /// Makes the VM of a machine run.
@@ -200,7 +203,8 @@ impl<'a> Course<'_, 'a> {
         }
         if let Some(reason) = owned.blocked(self.survey.observed) {
             // Nothing to do, nothing to hold: a backup's lock on a machine that is as it should be concerns nobody.
-            let quiet = owned.is_filled() && owned.runs() && difference.is_empty() && owned.missing.is_empty();
+            let quiet =
+                owned.is_filled() && owned.runs() && difference.is_empty() && owned.missing.is_empty() && !owned.is_going();
             return if quiet {
                 Brought::Runs {
                     after: None,
@@ -248,8 +252,12 @@ impl<'a> Course<'_, 'a> {
             "it is stopped with changes"
         };
         let start = Action::MachineStart { vm: owned.at() };
+        let started = self.step(wanted, start).because(why).needs(last).add();
+        if owned.is_going() {
+            self.take_back(wanted, owned, self.wanted_mark(wanted, owned), Some(started));
+        }
         Brought::Runs {
-            after: Some(self.step(wanted, start).because(why).needs(last).add()),
+            after: Some(started),
             fresh: too_early,
         }
     }
@@ -257,7 +265,9 @@ impl<'a> Course<'_, 'a> {
     /// Somebody started it while we made it, before its disk was grown and perhaps before it had one, and then it never looks for it. Only
     /// what was never configured counts: a config comes after the growth.
     fn runs_too_early(&self, wanted: &Wanted, owned: &Owned<'_>, difference: &Difference) -> bool {
-        let ungrown = difference.grows.iter().any(|grow| grow.slot == SYSTEM_SLOT) && self.is_as_filed(wanted, owned);
+        let is_image = |grow: &&Grow| grow.slot == SYSTEM_SLOT && (1..LEAST_DISK).contains(&grow.from.0);
+        let begins_here = owned.mark.as_ref().is_some_and(|mark| mark.bootstrap);
+        let ungrown = difference.grows.iter().any(|grow| is_image(&grow)) && self.is_as_filed(wanted, owned) && !begins_here;
         let speaks = !matches!(self.survey.talos(wanted.name()), Some(Talos::Silent(_)) | None);
         let members = self.survey.observed.etcd.yes();
         let is_member = members.is_some_and(|members| members.iter().any(|member| member.name == wanted.name()));
@@ -308,16 +318,27 @@ impl<'a> Course<'_, 'a> {
     /// not taken back before.
     fn keep(&mut self, wanted: &Wanted, owned: &Owned<'_>, last: Option<StepId>) -> Option<StepId> {
         let is_whole = owned.missing.is_empty() && (owned.runs() || !owned.is_filled());
-        let Some(mark) = owned.mark.clone().filter(|mark| mark.going && is_whole) else {
-            return last;
+        match owned.mark.clone().filter(|mark| mark.going && is_whole) {
+            Some(mark) => Some(self.take_back(wanted, owned, mark, last)),
+            None => last,
+        }
+    }
+
+    fn take_back(&mut self, wanted: &Wanted, owned: &Owned<'_>, mark: Mark, after: Option<StepId>) -> StepId {
+        let mark = Mark {
+            going: false,
+            // Whoever has it by then keeps it.
+            lease: None,
+            ..mark
         };
         let remark = Remark {
             vm: owned.at(),
-            mark: Mark { going: false, ..mark },
+            mark,
             tags: shape::wanted_tags(wanted),
         };
         let action = Action::MachineMark(Box::new(remark));
-        Some(self.step(wanted, action).because("it stays").needs(last).add())
+        let why = "its destruction was begun, and is taken back";
+        self.step(wanted, action).because(why).needs(after).add()
     }
 
     fn mark(&mut self, wanted: &Wanted, owned: &Owned<'_>) -> Adding<'_> {
@@ -420,7 +441,7 @@ impl<'a> Course<'_, 'a> {
         storages: Option<Storages>,
         last: Option<StepId>,
     ) -> Option<StepId> {
-        let storages = storages?;
+        let Some(storages) = storages else { return last };
         let source = ImageSource {
             storage: storages.images.clone(),
             file: self.wish.image.file.clone(),

@@ -102,6 +102,10 @@ pub(crate) fn unwanted(course: &mut Course<'_, '_>, after: &[StepId]) {
             course.draft.hold(Subject::Machine(name.clone()), "remove", reason);
             continue;
         }
+        if survey.wanted.contains_key(name.as_str()) {
+            let note = format!("{name} is made anew when what is left of it is gone");
+            course.draft.plan.notes.push(note);
+        }
         let held = match unsafe_now(survey, &etcd) {
             Some(reason) => Err(reason),
             None if is_control_plane(owned, None) => control_plane(course, name, owned, &etcd, &mut members, &mut last),
@@ -185,7 +189,7 @@ fn control_plane(
         }
         Some(member) => Some(who_takes_out(course, member, &rest)?),
         // It may be one by the time it goes, and then somebody must tell.
-        None if owned.runs() && matches!(etcd, Etcd::Exists) => survivor(course, &rest).map(|_| None)?,
+        None if may_join(survey, name, owned) && matches!(etcd, Etcd::Exists) => survivor(course, &rest).map(|_| None)?,
         None => None,
     };
     *members = rest;
@@ -400,7 +404,8 @@ fn repair(survey: &Survey<'_>, name: &str, owned: &Owned<'_>, draft: &mut Draft)
     if owned.missing.is_empty() {
         return None;
     }
-    let mark = owned.mark.clone().unwrap_or_else(|| Mark {
+    let known = owned.mark.clone().map(|mark| Mark { lease: None, ..mark });
+    let mark = known.unwrap_or_else(|| Mark {
         cluster: survey.desired.cluster.clone(),
         cluster_id: survey.desired.id(),
         machine: name.to_owned(),

@@ -57,7 +57,10 @@ impl<'a> Course<'_, 'a> {
         let nodes: Vec<(&'a Wanted, Node<'a>)> = wish
             .machines
             .iter()
-            .map(|wanted| (wanted, self.node(wanted, brought)))
+            .map(|wanted| {
+                let node = self.node(wanted, brought[wanted.name()]);
+                (wanted, self.unless_alone(wanted, node, brought))
+            })
             .collect();
         let etcd = self.etcd();
         let mut done = Done {
@@ -93,17 +96,12 @@ impl<'a> Course<'_, 'a> {
     }
 
     /// What is known about a machine's node.
-    fn node(&mut self, wanted: &'a Wanted, brought: &BTreeMap<&str, Brought>) -> Node<'a> {
-        let (after, fresh) = match brought[wanted.name()] {
+    fn node(&mut self, wanted: &'a Wanted, brought: Brought) -> Node<'a> {
+        let (after, fresh) = match brought {
             Brought::Held => return Node::Held,
             Brought::Runs { after, fresh } => (after, fresh),
         };
         if after.is_some() {
-            // A worker speaks with a certificate that a control plane gives it.
-            let is_brought = |wanted: &Wanted| matches!(brought[wanted.name()], Brought::Runs { .. });
-            if !wanted.is_control_plane() && !self.wish.control_planes().any(is_brought) {
-                return Node::Held;
-            }
             return Node::Configure {
                 why: if fresh { "it is new" } else { "it was stopped" }.to_owned(),
                 joins: fresh,
@@ -151,6 +149,18 @@ impl<'a> Course<'_, 'a> {
             Some(Talos::Foreign(why)) => format!("who answers on {} does not believe our secrets: {why}", wanted.address()),
         };
         self.hold(wanted, "configure", held);
+        Node::Held
+    }
+
+    /// A worker speaks with a certificate that a control plane gives it. Where none is, nobody waits for it.
+    fn unless_alone(&mut self, wanted: &'a Wanted, node: Node<'a>, brought: &BTreeMap<&str, Brought>) -> Node<'a> {
+        let is_brought = |wanted: &Wanted| matches!(brought[wanted.name()], Brought::Runs { .. });
+        let waits = matches!(node, Node::Configure { .. }) && !wanted.is_control_plane();
+        if !waits || self.wish.control_planes().any(is_brought) {
+            return node;
+        }
+        let reason = "no control plane is there yet that could give it a certificate".to_owned();
+        self.hold(wanted, "configure", Hold::for_now(reason));
         Node::Held
     }
 

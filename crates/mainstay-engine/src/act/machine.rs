@@ -5,8 +5,8 @@ use std::time::Duration;
 use mainstay_plan::{Claim, Fill, ImageSource, Mark, NewDisk, Nic, Proof, Remark, Seed, Setting, Spare, StorageAt, TAG, VmRef};
 use mainstay_spec::{DiskCache, DiskOptions, Firmware, Gib};
 use pve_api::{
-    Agent, Bios, Boot, Bus, Cache, Call, Class, Description, DiskSize, Drive, Error, IpConfig, Ipv4, Net, NetModel, Slot, Smbios,
-    Source, Tags, Upid, VmConfig, Vmid, Volid, cluster, qemu, storage, task,
+    Agent, Bios, Boot, Bus, Cache, Call, Class, Content, Description, DiskSize, Drive, Error, IpConfig, Ipv4, Net, NetModel,
+    Slot, Smbios, Source, Tags, Upid, VmConfig, Vmid, Volid, cluster, qemu, storage, task,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -425,7 +425,7 @@ pub async fn grow(site: &Site, voice: &Voice, vm: &VmRef, slot_name: &str, to: G
     }
     let (place, config) = Place::config(site, vm).await?;
     match config.drives.get(&slot) {
-        Some(drive) if drive.size.is_some_and(|size| size < wanted) => measure(site, &place, &config, slot, drive).await,
+        Some(drive) if drive.size.is_none_or(|size| size < wanted) => measure(site, &place, &config, slot, drive).await,
         _ => Ok(()),
     }
 }
@@ -594,7 +594,7 @@ pub async fn delete(
             .help("bring its hosts back first: pvecm status"));
     }
     let mark = prove(machine, vm, &config)?;
-    if only_going && !mark.going {
+    if only_going && !(mark.going && lacks_system_disk(site, &place, &config).await?) {
         return Err(Failure::changed(format!("{vm} is not what was left of it any more")));
     }
     if is_running(site, &place).await? {
@@ -623,6 +623,20 @@ pub async fn delete(
         Err(error) if error.is_missing() => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+async fn lacks_system_disk(site: &Site, place: &Place, config: &VmConfig) -> Result<bool, Failure> {
+    let system = config.drives.get(&Slot::Disk(Bus::Scsi, 0)).and_then(Drive::volume);
+    let Some(volume) = system else { return Ok(true) };
+    let filter = storage::ContentFilter {
+        content: Some(Content::Images),
+        vmid: Some(place.vmid),
+    };
+    let there = site
+        .pve
+        .call(storage::content(&place.host, volume.storage(), &filter))
+        .await?;
+    Ok(!there.iter().any(|listed| listed.volid == *volume))
 }
 
 /// A destruction that breaks off leaves a VM that cannot start. The mark tells the next run, of whomever, that it may be ended.

@@ -151,7 +151,7 @@ pub async fn does_not_join(site: &Site, voice: &Voice, spare: Option<&Spare>) ->
     };
     let name = &spare.member.name;
     let (mut since, mut was_listed) = (Instant::now(), false);
-    let limit = ETCD_MAY_JOIN * 2;
+    let limit = ETCD_MAY_JOIN * 3;
     wait::until(
         site,
         voice,

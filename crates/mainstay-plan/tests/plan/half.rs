@@ -416,12 +416,13 @@ fn a_machine_that_was_to_go_and_lost_nothing_stays_what_it_is() {
     });
     expect![[r#"
         1 machine.start prod-w-2: it is stopped
-        2 talos.configure prod-w-2 <- 1: it was stopped
-        3 node.await prod-w-2 <- 2: not ready: kubelet stopped posting status"#]]
+        2 machine.mark prod-w-2 <- 1: its destruction was begun, and is taken back
+        3 talos.configure prod-w-2 <- 1: it was stopped
+        4 node.await prod-w-2 <- 3: not ready: kubelet stopped posting status"#]]
     .assert_eq(&world.plan().trace());
     let plan = world.plan();
-    world.apply(&plan);
-    expect!["1 machine.mark prod-w-2: it stays"].assert_eq(&world.plan().trace());
+    world.apply_some(&plan, |step| is(step, "machine.start"));
+    assert_eq!(world.plan().steps[0].why, "its destruction was begun, and is taken back");
     world.settle();
     assert!(!world.config("prod-w-2").description.contains("going"));
 }
@@ -481,4 +482,19 @@ fn a_larger_disk_in_the_file_stops_nobody_who_is_silent() {
     let world = settled(THREE_AND_TWO).silent("prod-w-1").edit("disk: 60GiB", "disk: 80GiB");
     let plan = world.plan();
     assert!(!plan.steps.iter().any(|step| is(step, "machine.stop")), "{}", plan.trace());
+}
+
+/// Somebody took the storage for images away when all was made.
+#[test]
+fn a_disk_is_grown_before_the_start_also_where_no_image_could_be_kept_any_more() {
+    let mut world = killed_after(ONE, |step| is(step, "machine.fill"));
+    for host in world.observed.hosts.values_mut() {
+        if let Seen::Yes(storages) = &mut host.storages {
+            storages.get_mut("local").unwrap().content.remove("import");
+        }
+    }
+    let plan = world.plan();
+    let start = plan.steps.iter().find(|step| is(step, "machine.start")).unwrap();
+    let grow = plan.steps.iter().find(|step| is(step, "machine.grow")).unwrap();
+    assert_eq!(start.needs, [grow.id], "{}", plan.trace());
 }
