@@ -307,7 +307,8 @@ impl Watch {
             Effect::VmStarted { vmid } => {
                 // Without a disk there is no life.
                 let now = self.world.upgrade().map(|world| world.datacenter().inspect());
-                if now.is_some_and(|now| now.vms.get(vmid).is_some_and(|vm| vm.config.contains_key("scsi0"))) {
+                let vm = now.as_ref().and_then(|now| now.vms.get(vmid));
+                if vm.is_none_or(|vm| vm.config.contains_key("scsi0")) {
                     self.lock().started.insert(*vmid);
                 }
                 strange(vmid)
