@@ -144,6 +144,7 @@ fn happen(world: &mut World, file: &mut File, event: &Event) {
             if vmid > 3000 {
                 world.vms().remove(&vmid);
                 world.guests.remove(&vmid);
+                world.forget_lost(vmid);
                 // What nobody can prove any more stops the next claim, which is told elsewhere.
                 world.observed.leftovers = Seen::Yes(Vec::new());
             }

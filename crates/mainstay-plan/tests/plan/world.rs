@@ -365,6 +365,12 @@ impl World {
         }
     }
 
+    /// Nobody refers to its volumes any more.
+    pub fn forget_lost(&mut self, vmid: u32) {
+        let own = format!("vm-{vmid}-");
+        self.observed.lost.retain(|volume| !volume.contains(&own));
+    }
+
     /// PVE breaks a destruction off when the system disk is gone.
     pub fn half_destroy(&mut self, name: &str) {
         let config = self.config(name);
@@ -716,9 +722,7 @@ impl World {
                 assert_eq!(self.at(vm.vmid).power, Power::Stopped, "{vm} runs");
                 self.vms().remove(&vm.vmid);
                 self.guests.remove(&vm.vmid);
-                self.observed
-                    .lost
-                    .retain(|volume| !volume.contains(&format!("vm-{}-", vm.vmid)));
+                self.forget_lost(vm.vmid);
             }
             Action::VolumeDelete { volume, .. } => match &mut self.observed.leftovers {
                 Seen::Yes(all) => all.retain(|left| left.volume != *volume),
