@@ -245,8 +245,11 @@ impl World {
                 wanted.extend(&step.needs);
             }
         }
+        let mut failed: BTreeSet<StepId> = BTreeSet::new();
         for step in plan.steps.iter().filter(|step| wanted.contains(&step.id)) {
-            self.step(step);
+            if step.needs.iter().any(|need| failed.contains(need)) || !self.step(step) {
+                failed.insert(step.id);
+            }
         }
     }
 
