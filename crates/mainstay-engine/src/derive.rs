@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mainstay_plan::{Config, Desired, Facts, Image, Observed, SYSTEM_SERIAL, Versions, resolve, running};
-use mainstay_spec::{Cni, Distro, Machine, Role, Spec};
+use mainstay_spec::{Cni, DistroSpec, Machine, Role, Spec};
 use talos_config::generate::{Hostname, Install, InstallDisk, Link, UserVolume};
 use talos_config::schematic::{Arch, Assets, Platform};
 use talos_config::{ClusterInput, MachineInput, Patch, Schematic, Secrets, machine_config};
@@ -18,7 +18,7 @@ pub fn cluster_id(secrets: &Secrets) -> Uuid {
 
 /// The schematic of the file's extensions.
 pub fn schematic(spec: &Spec) -> Schematic {
-    let Distro::Talos(talos) = &spec.distro;
+    let DistroSpec::Talos(talos) = &spec.distro;
     Schematic::with_extensions(talos.extensions.iter().map(AsRef::<str>::as_ref))
 }
 
@@ -48,7 +48,7 @@ pub fn desired(spec: &Spec, secrets: Option<&Secrets>, observed: &Observed) -> R
 
 /// The disk image of the file, by version, schematic and architecture.
 pub fn image(spec: &Spec, versions: &Versions) -> Image {
-    let Distro::Talos(talos) = &spec.distro;
+    let DistroSpec::Talos(talos) = &spec.distro;
     let assets = assets(spec, versions);
     let url = talos.factory.join(assets.disk_image_path().trim_start_matches('/'));
     let short: String = assets.schematic.chars().take(16).collect();
@@ -139,7 +139,7 @@ fn cluster_input(spec: &Spec, versions: &Versions) -> Result<ClusterInput, Failu
 }
 
 fn machine_input(spec: &Spec, versions: &Versions, machine: &Machine) -> MachineInput {
-    let Distro::Talos(talos) = &spec.distro;
+    let DistroSpec::Talos(talos) = &spec.distro;
     let factory = talos.factory.host_str().map_or_else(String::new, |host| {
         talos
             .factory

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mainstay_plan::{Observed, largest_storage};
-use mainstay_spec::{Distro, Hosts, Spec};
+use mainstay_spec::{DistroSpec, Hosts, Spec};
 use pve_api::PveVersion;
 use pve_api::access::Permissions;
 use pve_api::privileges::{Grant, LOCAL_ZONE, Purpose, Scope, needed};
@@ -27,7 +27,7 @@ fn purposes(spec: &Spec, observed: Option<&Observed>) -> Vec<Purpose> {
     let pool = spec.datacenter.pool.as_ref().and_then(|pool| pool.as_str().parse().ok());
     let scope = pool.map_or(Scope::All, Scope::Pool);
     let mut purposes = vec![Purpose::Inventory, Purpose::Machines(scope.clone())];
-    let Distro::Talos(talos) = &spec.distro;
+    let DistroSpec::Talos(talos) = &spec.distro;
     if talos
         .extensions
         .iter()

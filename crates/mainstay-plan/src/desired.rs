@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
-use mainstay_spec::{Cni, Distro, Machine, Network, Role, Spec, Storage, smbios_uuid};
+use mainstay_spec::{Cni, DistroSpec, Machine, Network, Role, Spec, StorageNames, smbios_uuid};
 use semver::Version;
 use talos_config::versions::{RELEASES, Unsupported, check_pair};
 use uuid::Uuid;
@@ -48,7 +48,7 @@ pub struct Wish {
     pub versions: Versions,
     pub image: Image,
     pub network: Network,
-    pub storage: Storage,
+    pub storage: StorageNames,
     /// The PVE resource pool that machines are created in.
     pub resource_pool: Option<String>,
     /// The image has the guest agent.
@@ -98,7 +98,7 @@ impl Desired {
             }
         };
         let machines = spec.machines.iter().map(with_config).collect();
-        let Distro::Talos(talos) = &spec.distro;
+        let DistroSpec::Talos(talos) = &spec.distro;
         let wish = Wish {
             versions: facts.versions,
             image: facts.image,
@@ -251,7 +251,7 @@ pub fn running(observed: &Observed, cluster_id: Uuid) -> Option<Versions> {
 
 /// The versions to use: what the file says, else what runs, else the newest known.
 pub fn resolve(spec: &Spec, running: Option<&Versions>) -> Result<Versions, Unsupported> {
-    let Distro::Talos(wish) = &spec.distro;
+    let DistroSpec::Talos(wish) = &spec.distro;
     let known = RELEASES.iter().map(|release| &release.newest);
     let talos = wish.version.pick(running.map(|versions| &versions.talos), known);
     let talos = talos.ok_or_else(|| Unsupported::Malformed(wish.version.to_string()))?.clone();

@@ -10,7 +10,7 @@ use crate::keys::{self, Kind};
 use crate::naming::{self, Naming};
 use crate::shape;
 use crate::source::{Span, Spanned};
-use crate::spec::{DiskCache, Firmware, Jump, NamePattern, Role, ScsiController, Taint, VersionWish};
+use crate::spec::{DiskCache, Distro, Firmware, Jump, NamePattern, Role, ScsiController, Taint, VersionWish};
 use crate::tree::{Node, Sort, Value};
 use crate::value::{self, Gib, Mac, Mib, Range, Read};
 
@@ -43,7 +43,7 @@ pub(crate) struct Draft {
     pub datacenter: DatacenterDraft,
     pub network: NetworkDraft,
     pub endpoint: Given<Url>,
-    pub distros: Vec<Spanned<DistroName>>,
+    pub distros: Vec<Spanned<Distro>>,
     pub talos: TalosDraft,
     pub kubernetes: Given<VersionWish>,
     pub cni_none: bool,
@@ -52,13 +52,6 @@ pub(crate) struct Draft {
     pub control_plane_workloads: Given<bool>,
     pub pools: Vec<PoolDraft>,
     pub machines: Vec<MachineDraft>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DistroName {
-    Talos,
-    Rke2,
-    K3s,
 }
 
 pub(crate) struct DatacenterDraft {
@@ -155,11 +148,7 @@ pub(crate) struct NodeDraft {
 impl Draft {
     pub(crate) fn read(root: &Node) -> Self {
         let file = Fields(Some(root));
-        let distros = [
-            ("talos", DistroName::Talos),
-            ("rke2", DistroName::Rke2),
-            ("k3s", DistroName::K3s),
-        ];
+        let distros = [("talos", Distro::Talos), ("rke2", Distro::Rke2), ("k3s", Distro::K3s)];
         Self {
             start: root.entries().first().map_or(root.span, |entry| Span {
                 end: entry.key_span.start,
@@ -204,8 +193,8 @@ impl Draft {
         }
     }
 
-    pub(crate) fn distro(&self) -> DistroName {
-        self.distros.first().map_or(DistroName::Talos, |distro| distro.value)
+    pub(crate) fn distro(&self) -> Distro {
+        self.distros.first().map_or(Distro::Talos, |distro| distro.value)
     }
 
     pub(crate) fn pods(&self) -> Ipv4Net {

@@ -7,7 +7,7 @@ use crate::source::{Source, Span};
 
 /// One thing that is wrong, or (a warning) probably not what was meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct Diagnostic {
     pub severity: Severity,
     /// Stable, for programs: `unknown-key`, `control-plane-count`.
     pub code: &'static str,
@@ -35,7 +35,7 @@ impl Severity {
     }
 }
 
-impl Fault {
+impl Diagnostic {
     pub(crate) fn error(code: &'static str, at: Span, summary: impl Into<String>) -> Self {
         let (label, why, help) = <_>::default();
         Self {
@@ -74,18 +74,18 @@ impl Fault {
 
 /// Why a file was refused: at least one error, in the order of the file. Print it with [`crate::report`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Faults {
+pub struct Diagnostics {
     pub source: Source,
-    pub faults: Vec<Fault>,
+    pub faults: Vec<Diagnostic>,
 }
 
-impl Faults {
+impl Diagnostics {
     pub fn errors(&self) -> usize {
         self.faults.iter().filter(|fault| fault.severity == Severity::Error).count()
     }
 }
 
-impl fmt::Display for Faults {
+impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let errors = self.errors();
         write!(
@@ -97,7 +97,7 @@ impl fmt::Display for Faults {
     }
 }
 
-impl std::error::Error for Faults {}
+impl std::error::Error for Diagnostics {}
 
 /// A value that cannot be read, without the place and the key that the reader knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,8 +129,8 @@ impl Wrong {
         self
     }
 
-    pub(crate) fn at(self, code: &'static str, span: Span, what: &str) -> Fault {
-        Fault::error(code, span, format!("{what} {}", self.says))
+    pub(crate) fn at(self, code: &'static str, span: Span, what: &str) -> Diagnostic {
+        Diagnostic::error(code, span, format!("{what} {}", self.says))
             .label(self.label)
             .why(self.why)
             .help(self.help)

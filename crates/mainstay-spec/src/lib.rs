@@ -26,13 +26,14 @@ pub mod reference;
 pub mod report;
 pub mod schema;
 
-pub use fault::{Fault, Faults, Severity};
+pub use fault::{Diagnostic, Diagnostics, Severity};
 pub use identity::{default_mac, default_vmids, smbios_uuid};
 pub use source::{Source, Span};
 pub use spec::{
-    ApiEndpoint, Bridge, ClusterName, Cni, Datacenter, Disk, DiskCache, DiskOptions, Distro, EndpointBy, Extension, ExtraDisk,
-    FileRef, Firmware, HostName, Hosts, Jump, Machine, MachineName, NamePattern, Network, Pool, PoolName, Provision,
-    ResourcePool, Role, ScsiController, Shape, Spec, Storage, StorageId, Tag, Taint, TaintEffect, Talos, Trust, VersionWish,
+    ApiEndpoint, Bridge, ClusterName, Cni, Datacenter, Disk, DiskCache, DiskOptions, Distro, DistroSpec, EndpointBy, Extension,
+    ExtraDisk, FileRef, Firmware, HostName, Hosts, Jump, Machine, MachineName, NamePattern, Network, Pool, PoolName, Provision,
+    PveTrust, ResourcePool, Role, ScsiController, Shape, Spec, StorageId, StorageNames, Tag, Taint, TaintEffect, TalosSpec,
+    VersionWish,
 };
 pub use value::{Gib, Mac, Mib};
 
@@ -50,7 +51,7 @@ pub struct Environment {
 pub struct Checked {
     pub spec: Spec,
     pub source: Source,
-    pub warnings: Vec<Fault>,
+    pub warnings: Vec<Diagnostic>,
 }
 
 /// Reads `text`, the contents of `file`. `files` gives the contents of files that it names, relative to it.
@@ -59,7 +60,7 @@ pub fn load(
     file: &str,
     environment: &Environment,
     files: &dyn Fn(&str) -> Option<Vec<u8>>,
-) -> Result<Checked, Faults> {
+) -> Result<Checked, Diagnostics> {
     let source = Source {
         file: file.to_owned(),
         text: text.into(),
@@ -73,7 +74,7 @@ pub fn load(
             source,
             warnings: faults,
         }),
-        _ => Err(Faults { source, faults }),
+        _ => Err(Diagnostics { source, faults }),
     }
 }
 
@@ -83,7 +84,7 @@ pub fn load_bytes(
     file: &str,
     environment: &Environment,
     files: &dyn Fn(&str) -> Option<Vec<u8>>,
-) -> Result<Checked, Faults> {
+) -> Result<Checked, Diagnostics> {
     match std::str::from_utf8(bytes) {
         Ok(text) => load(text, file, environment, files),
         Err(error) => Err(not_utf8(bytes, file, error.valid_up_to())),
@@ -94,7 +95,7 @@ fn understand(
     text: &str,
     environment: &Environment,
     files: &dyn Fn(&str) -> Option<Vec<u8>>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<Diagnostic>,
 ) -> Option<Spec> {
     let root = tree::parse(text, faults)?;
     if !shape::check(&root, faults) {
@@ -109,7 +110,7 @@ fn understand(
     resolve::resolve(&draft, &roster, &texts)
 }
 
-fn not_utf8(bytes: &[u8], file: &str, valid: usize) -> Faults {
+fn not_utf8(bytes: &[u8], file: &str, valid: usize) -> Diagnostics {
     let text = String::from_utf8_lossy(bytes);
     let before = String::from_utf8_lossy(&bytes[..valid]);
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -121,11 +122,11 @@ fn not_utf8(bytes: &[u8], file: &str, valid: usize) -> Faults {
         line,
         column,
     };
-    let fault = Fault::error("encoding", at, "the file is not UTF-8 text")
+    let fault = Diagnostic::error("encoding", at, "the file is not UTF-8 text")
         .label("no character")
         .why("YAML is read as UTF-8; another encoding would turn names and passwords into others.")
         .help("save the file as UTF-8 (in most editors: Save with encoding).");
-    Faults {
+    Diagnostics {
         source: Source {
             file: file.to_owned(),
             text: text.into(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::spec::{Cni, Disk, Distro, EndpointBy, Hosts, Machine, Network, Pool, Role, Spec, Trust, VersionWish};
+use crate::spec::{Cni, Disk, DistroSpec, EndpointBy, Hosts, Machine, Network, Pool, PveTrust, Role, Spec, VersionWish};
 
 impl Spec {
     /// The file in full: no default is left to the reader. Files that it names are named, not included.
@@ -23,7 +23,7 @@ impl Spec {
         if self.endpoint.by == EndpointBy::Given {
             set("endpoint", json!(self.endpoint.url()));
         }
-        let Distro::Talos(talos) = &self.distro;
+        let DistroSpec::Talos(talos) = &self.distro;
         let extensions: Vec<&str> = talos.extensions.iter().map(AsRef::as_ref).collect();
         let patches: Vec<&str> = talos.patches.iter().map(|patch| patch.path.as_str()).collect();
         let mut section = json!({ "extensions": extensions, "patches": patches, "factory": talos.factory.as_str() });
@@ -66,9 +66,9 @@ impl Spec {
         }
         let mut section = json!({ "endpoint": endpoint });
         match &datacenter.trust {
-            Trust::Roots => {}
-            Trust::Ca(file) => section["ca"] = json!(file.path),
-            Trust::Fingerprint(bytes) => {
+            PveTrust::Roots => {}
+            PveTrust::Ca(file) => section["ca"] = json!(file.path),
+            PveTrust::Fingerprint(bytes) => {
                 section["fingerprint"] = json!(bytes.map(|byte| format!("{byte:02X}")).join(":"));
             }
         }
@@ -92,7 +92,7 @@ impl Spec {
     }
 
     fn machine_section(&self, machine: &Machine) -> Value {
-        let Distro::Talos(talos) = &self.distro;
+        let DistroSpec::Talos(talos) = &self.distro;
         let patches: Vec<&str> = machine
             .patches
             .iter()

@@ -1,9 +1,9 @@
-//! Faults for people and for programs. Pure: the binary prints what these functions return.
+//! Diagnostics for people and for programs. Pure: the binary prints what these functions return.
 
 use anstyle::{AnsiColor, Style};
 use serde_json::{Value, json};
 
-use crate::fault::{Fault, Severity};
+use crate::fault::{Diagnostic, Severity};
 use crate::mask::masked_lines;
 use crate::source::{Source, Span};
 use crate::tree::{self, Node};
@@ -21,7 +21,7 @@ pub enum Paint {
 }
 
 /// The faults as a person reads them: each with its lines of the file, then how many there are.
-pub fn terminal(source: &Source, faults: &[Fault], paint: Paint) -> String {
+pub fn terminal(source: &Source, faults: &[Diagnostic], paint: Paint) -> String {
     let page = Page::new(source, paint);
     let mut out = String::new();
     for fault in faults {
@@ -33,12 +33,12 @@ pub fn terminal(source: &Source, faults: &[Fault], paint: Paint) -> String {
 }
 
 /// The same facts as objects, in the form of the other lines of `--json`.
-pub fn json(source: &Source, faults: &[Fault]) -> Vec<Value> {
+pub fn json(source: &Source, faults: &[Diagnostic]) -> Vec<Value> {
     let page = Page::new(source, Paint::Plain);
     faults.iter().map(|fault| page.object(fault)).collect()
 }
 
-fn tally(source: &Source, faults: &[Fault]) -> String {
+fn tally(source: &Source, faults: &[Diagnostic]) -> String {
     let errors = faults.iter().filter(|fault| fault.severity == Severity::Error).count();
     let counts: Vec<String> = [(errors, "error"), (faults.len() - errors, "warning")]
         .iter()
@@ -78,7 +78,7 @@ impl<'s> Page<'s> {
         }
     }
 
-    fn object(&self, fault: &Fault) -> Value {
+    fn object(&self, fault: &Diagnostic) -> Value {
         let help: Vec<&str> = fault.help.lines().collect();
         json!({
             "v": 1, "type": fault.severity.as_str(), "kind": "spec", "code": fault.code, "summary": fault.summary,
@@ -92,7 +92,7 @@ impl<'s> Page<'s> {
         keys.map(|entry| entry.key.as_str()).collect::<Vec<_>>().join(".")
     }
 
-    fn fault(&self, fault: &Fault, out: &mut String) {
+    fn fault(&self, fault: &Diagnostic, out: &mut String) {
         let severity = match fault.severity {
             Severity::Error => AnsiColor::Red,
             Severity::Warning => AnsiColor::Yellow,
@@ -115,7 +115,7 @@ impl<'s> Page<'s> {
         }
     }
 
-    fn snippet(&self, fault: &Fault, width: usize, style: Style, out: &mut String) {
+    fn snippet(&self, fault: &Diagnostic, width: usize, style: Style, out: &mut String) {
         let bar = self.gutter("|");
         let number = |line: u32| self.gutter(&format!("{line:>width$}"));
         let mut write = |text: String| {
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
     use expect_test::expect;
 
-    fn fault(text: &str, needle: &str, summary: &str) -> (Source, Fault) {
+    fn fault(text: &str, needle: &str, summary: &str) -> (Source, Diagnostic) {
         let start = text.find(needle).unwrap();
         let before = &text[..start];
         let number = |n: usize| u32::try_from(n).unwrap();
@@ -287,7 +287,7 @@ mod tests {
             line,
             column,
         };
-        let fault = Fault::error("test", at, summary)
+        let fault = Diagnostic::error("test", at, summary)
             .label("here")
             .why("because it is so.")
             .help("change it.");

@@ -10,9 +10,9 @@ use crate::draft::{DiskDraft, Draft, Given, MachineDraft, PoolDraft, ShapeDraft}
 use crate::roster::{Member, names_of};
 use crate::source::Spanned;
 use crate::spec::{
-    ApiEndpoint, Bridge, ClusterName, Cni, Datacenter, Disk, DiskCache, DiskOptions, Distro, EndpointBy, Extension, ExtraDisk,
-    FileRef, Firmware, HostName, Hosts, Machine, MachineName, Network, Pool, PoolName, Provision, ResourcePool, Role,
-    ScsiController, Shape, Spec, Storage, StorageId, Tag, Talos, Trust, VersionWish,
+    ApiEndpoint, Bridge, ClusterName, Cni, Datacenter, Disk, DiskCache, DiskOptions, DistroSpec, EndpointBy, Extension,
+    ExtraDisk, FileRef, Firmware, HostName, Hosts, Machine, MachineName, Network, Pool, PoolName, Provision, PveTrust,
+    ResourcePool, Role, ScsiController, Shape, Spec, StorageId, StorageNames, Tag, TalosSpec, VersionWish,
 };
 use crate::value::{Gib, Mib};
 
@@ -46,7 +46,7 @@ pub(crate) fn resolve(draft: &Draft, roster: &[Member<'_>], texts: &BTreeMap<Str
         datacenter: datacenter(draft, &files)?,
         endpoint: endpoint(draft, &network, &machines)?,
         network,
-        distro: Distro::Talos(Talos {
+        distro: DistroSpec::Talos(TalosSpec {
             version: wish(&draft.talos.version),
             extensions: draft.talos.extensions.iter().map(extension).collect(),
             patches: talos_patches,
@@ -101,15 +101,15 @@ fn datacenter(draft: &Draft, files: &Files<'_>) -> Option<Datacenter> {
     let given = &draft.datacenter;
     let storage = |given: &Given<String>| given.value().cloned().map(StorageId);
     let trust = match (given.fingerprint.value(), given.ca.value()) {
-        (Some(fingerprint), _) => Trust::Fingerprint(*fingerprint),
-        (None, Some(ca)) => Trust::Ca(files.get(ca)?),
-        (None, None) => Trust::Roots,
+        (Some(fingerprint), _) => PveTrust::Fingerprint(*fingerprint),
+        (None, Some(ca)) => PveTrust::Ca(files.get(ca)?),
+        (None, None) => PveTrust::Roots,
     };
     Some(Datacenter {
         endpoint: given.endpoint.value()?.clone(),
         trust,
         jump: given.jump.value().cloned(),
-        storage: Storage {
+        storage: StorageNames {
             images: storage(&given.images),
             disks: storage(&given.disks),
             seeds: storage(&given.seeds),

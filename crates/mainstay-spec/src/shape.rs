@@ -1,6 +1,6 @@
 //! Holds a tree against the tables of keys: unknown keys, wrong kinds of values, values that cannot be read, keys of later versions.
 
-use crate::fault::{Fault, quote};
+use crate::fault::{Diagnostic, quote};
 use crate::keys::{self, Choice, Key, Kind, Numbers, Section, When, Word};
 use crate::mask::is_secret_key;
 use crate::naming::{self, Naming};
@@ -10,7 +10,7 @@ use crate::value;
 
 /// Collects everything that is wrong with the shape of the file. Whoever reads values afterwards may pass over what is unreadable:
 /// it has been reported. False if there are no keys to read at all.
-pub(crate) fn check(root: &Node, faults: &mut Vec<Fault>) -> bool {
+pub(crate) fn check(root: &Node, faults: &mut Vec<Diagnostic>) -> bool {
     if root.sort() != Sort::Map {
         faults.push(not_a_file(root));
         return false;
@@ -24,7 +24,7 @@ pub(crate) fn check(root: &Node, faults: &mut Vec<Fault>) -> bool {
 }
 
 struct Shape<'f> {
-    faults: &'f mut Vec<Fault>,
+    faults: &'f mut Vec<Diagnostic>,
 }
 
 /// The key under which a value stands.
@@ -150,7 +150,7 @@ impl Shape<'_> {
             Some(number) if (u64::from(min)..=u64::from(max)).contains(&number) => {}
             Some(_) => self.faults.push(out_of_bounds(node, text, min, max, place)),
             None => self.faults.push(
-                Fault::error(
+                Diagnostic::error(
                     "integer",
                     node.span,
                     format!("{} is not a plain whole number: {}", place.named(), quote(text)),
@@ -331,8 +331,8 @@ fn list_of(choices: &[Choice]) -> String {
     }
 }
 
-fn not_a_file(root: &Node) -> Fault {
-    Fault::error(
+fn not_a_file(root: &Node) -> Diagnostic {
+    Diagnostic::error(
         "wrong-kind",
         root.span,
         format!("the file must be a section with keys, not {}", root.sort().name()),
@@ -342,7 +342,7 @@ fn not_a_file(root: &Node) -> Fault {
     .help("`mainstay init` writes a file to begin with.")
 }
 
-fn wrong_kind(node: &Node, kind: &Kind, place: &Place<'_>) -> Fault {
+fn wrong_kind(node: &Node, kind: &Kind, place: &Place<'_>) -> Diagnostic {
     let sort = node.sort();
     let summary = format!("{} takes {}, not {}", place.named(), expectation(kind), sort.name());
     let number = matches!(sort, Sort::Integer | Sort::Float | Sort::Flag) && fits(Sort::Text, kind);
@@ -364,19 +364,19 @@ fn wrong_kind(node: &Node, kind: &Kind, place: &Place<'_>) -> Fault {
     } else {
         format!("{} has no meaning as {}.", place.named(), sort.name())
     };
-    Fault::error("wrong-kind", first_line(node.span, place.key_span), summary)
+    Diagnostic::error("wrong-kind", first_line(node.span, place.key_span), summary)
         .label(format!("this is {}", sort.name()))
         .why(why)
         .help(help)
 }
 
-fn nothing(node: &Node, kind: &Kind, place: &Place<'_>) -> Fault {
+fn nothing(node: &Node, kind: &Kind, place: &Place<'_>) -> Diagnostic {
     let at = if node.span.start > 0 && node.span.line == place.key_span.line && node.span.end > node.span.start {
         node.span
     } else {
         place.key_span
     };
-    Fault::error("no-value", at, format!("{} has no value", place.named()))
+    Diagnostic::error("no-value", at, format!("{} has no value", place.named()))
         .label("nothing is given")
         .why("an empty value is neither the default nor a choice.")
         .help(format!(
@@ -390,8 +390,8 @@ fn first_line(span: Span, key: Span) -> Span {
     if span.line > key.line && key.line > 0 { key } else { span }
 }
 
-fn out_of_bounds(node: &Node, text: &str, min: u32, max: u32, place: &Place<'_>) -> Fault {
-    Fault::error(
+fn out_of_bounds(node: &Node, text: &str, min: u32, max: u32, place: &Place<'_>) -> Diagnostic {
+    Diagnostic::error(
         "out-of-bounds",
         node.span,
         format!("{} must be from {min} to {max}, not {}", place.named(), quote(text)),
@@ -401,7 +401,7 @@ fn out_of_bounds(node: &Node, text: &str, min: u32, max: u32, place: &Place<'_>)
     .help(format!("write a number from {min} to {max}."))
 }
 
-fn unknown_choice(node: &Node, text: &str, choices: &[Choice], place: &Place<'_>) -> Fault {
+fn unknown_choice(node: &Node, text: &str, choices: &[Choice], place: &Place<'_>) -> Diagnostic {
     let near = closest(
         text,
         choices
@@ -413,7 +413,7 @@ fn unknown_choice(node: &Node, text: &str, choices: &[Choice], place: &Place<'_>
         || format!("write {}.", list_of(choices)),
         |near| format!("did you mean `{near}`?"),
     );
-    Fault::error(
+    Diagnostic::error(
         "unknown-value",
         node.span,
         format!("{} must be {}, not {}", place.named(), list_of(choices), quote(text)),
@@ -423,13 +423,13 @@ fn unknown_choice(node: &Node, text: &str, choices: &[Choice], place: &Place<'_>
     .help(help)
 }
 
-fn missing(key: &'static Key, place: &Place<'_>) -> Fault {
+fn missing(key: &'static Key, place: &Place<'_>) -> Diagnostic {
     let inside = if place.name.is_empty() {
         String::new()
     } else {
         format!(" in `{}`", place.name)
     };
-    Fault::error("missing-key", place.key_span, format!("`{}` is missing{inside}", key.name))
+    Diagnostic::error("missing-key", place.key_span, format!("`{}` is missing{inside}", key.name))
         .label(if place.name.is_empty() {
             "the file begins here"
         } else {
@@ -444,15 +444,15 @@ fn missing(key: &'static Key, place: &Place<'_>) -> Fault {
         ))
 }
 
-fn not_yet(at: Span, what: &str, label: &str) -> Fault {
-    Fault::error("later-version", at, format!("{what} is not carried out by this version"))
+fn not_yet(at: Span, what: &str, label: &str) -> Diagnostic {
+    Diagnostic::error("later-version", at, format!("{what} is not carried out by this version"))
         .label(format!("{label} belongs to a later version"))
         .why("it is refused rather than ignored, so that the cluster is what the file says.")
         .help("take it out, or use a version of mainstay that carries it out.")
 }
 
-fn never(entry: &Entry, why: &str, help: &str) -> Fault {
-    Fault::error(
+fn never(entry: &Entry, why: &str, help: &str) -> Diagnostic {
+    Diagnostic::error(
         "refused-key",
         entry.key_span,
         format!("`{}` does not belong in cluster.yaml", entry.key),
@@ -462,8 +462,8 @@ fn never(entry: &Entry, why: &str, help: &str) -> Fault {
     .help(help)
 }
 
-fn bad_label_key(entry: &Entry) -> Fault {
-    Fault::error("label", entry.key_span, format!("{} is not a label key", quote(&entry.key)))
+fn bad_label_key(entry: &Entry) -> Diagnostic {
+    Diagnostic::error("label", entry.key_span, format!("{} is not a label key", quote(&entry.key)))
         .label("Kubernetes would refuse it")
         .why(
             "a label key has at most 63 letters, digits, dashes, dots and underscores, and may have a DNS name and `/` in front.",
@@ -471,18 +471,18 @@ fn bad_label_key(entry: &Entry) -> Fault {
         .help("write for example topology.kubernetes.io/zone or rack.")
 }
 
-fn unknown_key(entry: &Entry, section: &'static Section, place: &Place<'_>) -> Fault {
+fn unknown_key(entry: &Entry, section: &'static Section, place: &Place<'_>) -> Diagnostic {
     if let Some(known) = nearest(&entry.key, section) {
         if let When::Never { why, help } = known.when {
             return never(entry, why, help);
         }
-        return Fault::error("unknown-key", entry.key_span, unknown_summary(entry, place))
+        return Diagnostic::error("unknown-key", entry.key_span, unknown_summary(entry, place))
             .label(format!("did you mean `{}`?", known.name))
             .why("unknown keys are refused, so that nothing that was meant is ignored.")
             .help(format!("write `{}`: {}", known.name, lower_first(known.doc)));
     }
     let elsewhere = keys::places_of(&entry.key);
-    let fault = Fault::error("unknown-key", entry.key_span, unknown_summary(entry, place));
+    let fault = Diagnostic::error("unknown-key", entry.key_span, unknown_summary(entry, place));
     if !elsewhere.is_empty() {
         let places: Vec<String> = elsewhere.iter().take(3).map(|path| format!("`{path}`")).collect();
         return fault

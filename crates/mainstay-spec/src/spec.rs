@@ -19,7 +19,7 @@ pub struct Spec {
     pub datacenter: Datacenter,
     pub network: Network,
     pub endpoint: ApiEndpoint,
-    pub distro: Distro,
+    pub distro: DistroSpec,
     pub kubernetes: VersionWish,
     pub cni: Cni,
     pub provision: Provision,
@@ -124,15 +124,15 @@ name!(
 pub struct Datacenter {
     /// `https://host:port/`, without `/api2/json`. The port is always there when it is not 443.
     pub endpoint: Url,
-    pub trust: Trust,
+    pub trust: PveTrust,
     pub jump: Option<Jump>,
-    pub storage: Storage,
+    pub storage: StorageNames,
     pub pool: Option<ResourcePool>,
 }
 
 /// How the PVE certificate is believed. Never switched off.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Trust {
+pub enum PveTrust {
     /// The system's roots.
     Roots,
     /// A CA of one's own, in PEM.
@@ -163,7 +163,7 @@ impl fmt::Display for Jump {
 /// Where things go on PVE. What is not said is for the plan to find: images = one that allows `import`, disks = the largest that
 /// allows `images`, seeds and templates = where the disks go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Storage {
+pub struct StorageNames {
     pub images: Option<StorageId>,
     pub disks: Option<StorageId>,
     pub seeds: Option<StorageId>,
@@ -207,14 +207,39 @@ pub enum EndpointBy {
     Machine,
 }
 
-/// What runs in the machines.
-#[derive(Debug, Clone, PartialEq)]
+/// A Kubernetes distribution. All machines of a cluster run the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distro {
-    Talos(Talos),
+    Talos,
+    Rke2,
+    K3s,
+}
+
+impl Distro {
+    /// The key of its section in cluster.yaml.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Talos => "talos",
+            Self::Rke2 => "rke2",
+            Self::K3s => "k3s",
+        }
+    }
+}
+
+impl fmt::Display for Distro {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The distribution with the settings of its section.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DistroSpec {
+    Talos(TalosSpec),
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Talos {
+pub struct TalosSpec {
     pub version: VersionWish,
     pub extensions: BTreeSet<Extension>,
     /// Patches of the whole cluster. They are in every machine's list too.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_saphyr::granit_parser::{self as yaml, ErrorKind, Event, Parser, ScalarStyle, StrInput};
 
-use crate::fault::{Fault, quote};
+use crate::fault::{Diagnostic, quote};
 use crate::source::Span;
 
 /// Deeper than any key of ours; a deeper file is a mistake or an attack.
@@ -142,7 +142,7 @@ fn is_float(text: &str) -> bool {
 }
 
 /// Reads the one document of a file. What YAML cannot read ends the reading; what we do not want in it is collected in `faults`.
-pub(crate) fn parse(text: &str, faults: &mut Vec<Fault>) -> Option<Node> {
+pub(crate) fn parse(text: &str, faults: &mut Vec<Diagnostic>) -> Option<Node> {
     let mut reader = Reader {
         events: events(text),
         faults,
@@ -153,7 +153,7 @@ pub(crate) fn parse(text: &str, faults: &mut Vec<Fault>) -> Option<Node> {
             reader.faults.push(syntax(&error, text));
             None
         }
-        Err(Stop::Fault(fault)) => {
+        Err(Stop::Diagnostic(fault)) => {
             reader.faults.push(*fault);
             None
         }
@@ -161,7 +161,7 @@ pub(crate) fn parse(text: &str, faults: &mut Vec<Fault>) -> Option<Node> {
 }
 
 /// All documents of a file, for patches: only the shape of their roots is looked at.
-pub(crate) fn parse_all(text: &str) -> Result<Vec<Node>, Box<Fault>> {
+pub(crate) fn parse_all(text: &str) -> Result<Vec<Node>, Box<Diagnostic>> {
     let mut ignored = Vec::new();
     let mut reader = Reader {
         events: events(text),
@@ -169,7 +169,7 @@ pub(crate) fn parse_all(text: &str) -> Result<Vec<Node>, Box<Fault>> {
     };
     reader.documents().map_err(|stop| match stop {
         Stop::Yaml(error) => Box::new(syntax(&error, text)),
-        Stop::Fault(fault) => fault,
+        Stop::Diagnostic(fault) => fault,
     })
 }
 
@@ -183,7 +183,7 @@ fn events(text: &str) -> Parser<'_, StrInput<'_>> {
 
 enum Stop {
     Yaml(yaml::ScanError),
-    Fault(Box<Fault>),
+    Diagnostic(Box<Diagnostic>),
 }
 
 impl From<yaml::ScanError> for Stop {
@@ -194,7 +194,7 @@ impl From<yaml::ScanError> for Stop {
 
 struct Reader<'t, 'f> {
     events: Parser<'t, StrInput<'t>>,
-    faults: &'f mut Vec<Fault>,
+    faults: &'f mut Vec<Diagnostic>,
 }
 
 impl<'t> Reader<'t, '_> {
@@ -203,8 +203,10 @@ impl<'t> Reader<'t, '_> {
         loop {
             let (event, span) = self.next()?;
             match event {
-                Event::StreamEnd => return root.ok_or_else(|| Stop::Fault(Box::new(empty(text)))),
-                Event::DocumentStart(..) if root.is_some() => return Err(Stop::Fault(Box::new(second_document(place(&span))))),
+                Event::StreamEnd => return root.ok_or_else(|| Stop::Diagnostic(Box::new(empty(text)))),
+                Event::DocumentStart(..) if root.is_some() => {
+                    return Err(Stop::Diagnostic(Box::new(second_document(place(&span)))));
+                }
                 Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
                 event => root = Some(self.node(event, span)?),
             }
@@ -328,9 +330,9 @@ fn place(span: &yaml::Span) -> Span {
     }
 }
 
-fn empty(text: &str) -> Fault {
+fn empty(text: &str) -> Diagnostic {
     let line = u32::try_from(text.lines().count().max(1)).unwrap_or(1);
-    Fault::error(
+    Diagnostic::error(
         "empty",
         Span {
             line,
@@ -344,50 +346,50 @@ fn empty(text: &str) -> Fault {
     .help("`mainstay init` looks at PVE and writes a file to begin with.")
 }
 
-fn second_document(at: Span) -> Fault {
-    Fault::error("second-document", at, "a second document begins here")
+fn second_document(at: Span) -> Diagnostic {
+    Diagnostic::error("second-document", at, "a second document begins here")
         .label("one file is one cluster")
         .why("everything after `---` would be ignored or would describe another cluster; neither can be meant.")
         .help("move it into a file of its own and name that with `-f`.")
 }
 
-fn anchor(at: Span) -> Fault {
-    Fault::error("anchor", at, "anchors and aliases are not used in this file")
+fn anchor(at: Span) -> Diagnostic {
+    Diagnostic::error("anchor", at, "anchors and aliases are not used in this file")
         .label("`&` or `*`")
         .why("an alias hides what a machine gets from whoever reads only its own lines.")
         .help("write the value out, or give machines that are alike one pool. Quote text that begins with `*` or `&`.")
 }
 
-fn tagged(at: Span, tag: &str) -> Fault {
-    Fault::error("tag", at, format!("YAML tags are not used in this file: {}", quote(tag)))
+fn tagged(at: Span, tag: &str) -> Diagnostic {
+    Diagnostic::error("tag", at, format!("YAML tags are not used in this file: {}", quote(tag)))
         .label("a tag")
         .why("every key already knows what kind of value it takes.")
         .help("take the tag away. Quote text that begins with `!`.")
 }
 
-fn merge_key(at: Span) -> Fault {
-    Fault::error("merge-key", at, "merge keys are not used in this file")
+fn merge_key(at: Span) -> Diagnostic {
+    Diagnostic::error("merge-key", at, "merge keys are not used in this file")
         .label("`<<`")
         .why("YAML 1.2 has no merge keys, and programs disagree about which value wins.")
         .help("write the keys out, or give machines that are alike one pool.")
 }
 
-fn not_a_key(at: Span) -> Fault {
-    Fault::error("key", at, "a key must be text, not a list or a section")
+fn not_a_key(at: Span) -> Diagnostic {
+    Diagnostic::error("key", at, "a key must be text, not a list or a section")
         .label("not a key")
         .why("text that begins with `{`, `[` or `?` is YAML's own notation.")
         .help("put the text in quotes if it is meant as text.")
 }
 
-fn duplicate(at: Span, key: &str, first: u32) -> Fault {
-    Fault::error("duplicate-key", at, format!("{} is set twice", quote(key)))
+fn duplicate(at: Span, key: &str, first: u32) -> Diagnostic {
+    Diagnostic::error("duplicate-key", at, format!("{} is set twice", quote(key)))
         .label(format!("first set on line {first}"))
         .why("only one of the two could count.")
         .help("keep one of them.")
 }
 
 /// YAML's own refusals, with the usual reasons in front.
-fn syntax(error: &yaml::ScanError, text: &str) -> Fault {
+fn syntax(error: &yaml::ScanError, text: &str) -> Diagnostic {
     let at = error_place(error, text);
     let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
     let tab = matches!(error.kind(), ErrorKind::TabNotAllowed | ErrorKind::TabInBlockIndentation);
@@ -400,12 +402,13 @@ fn syntax(error: &yaml::ScanError, text: &str) -> Fault {
             column: u32::try_from(column).unwrap_or(0) + 1,
             ..at
         };
-        return Fault::error("tab", at, "a tab stands where only spaces may")
+        return Diagnostic::error("tab", at, "a tab stands where only spaces may")
             .label("a tab")
             .why("YAML indents with spaces only.")
             .help("replace it with spaces, two for each level; most editors have a setting for it.");
     }
-    let fault = Fault::error("syntax", at, format!("this is not YAML: {}", reason(error.kind()))).label("reading stopped here");
+    let fault =
+        Diagnostic::error("syntax", at, format!("this is not YAML: {}", reason(error.kind()))).label("reading stopped here");
     if ["{cluster}", "{pool}", "{n}", "{n0}"].iter().any(|part| line.contains(part)) {
         return fault
             .why("a value that begins with `{` is a section to YAML.")

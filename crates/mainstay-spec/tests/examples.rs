@@ -144,7 +144,7 @@ fn pointers(value: &Value, path: String, out: &mut Vec<String>) {
     }
 }
 
-fn read(value: &Value) -> Result<Checked, mainstay_spec::Faults> {
+fn read(value: &Value) -> Result<Checked, mainstay_spec::Diagnostics> {
     let files = |name: &str| match name {
         "ca.pem" => Some(b"-----BEGIN CERTIFICATE-----".to_vec()),
         _ => Some(b"machine: {}".to_vec()),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use expect_test::expect_file;
 use mainstay_spec::report::{self, Paint};
-use mainstay_spec::{Environment, Faults, load_bytes};
+use mainstay_spec::{Diagnostics, Environment, load_bytes};
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/invalid")
@@ -25,7 +25,7 @@ fn fixtures() -> Vec<PathBuf> {
 }
 
 /// A comment `# PROXMOX_VE_ENDPOINT=…` in a fixture stands for the environment.
-fn refusal(path: &Path) -> Faults {
+fn refusal(path: &Path) -> Diagnostics {
     let bytes = fs::read(path).unwrap();
     let text = String::from_utf8_lossy(&bytes);
     let endpoint = text
@@ -42,7 +42,7 @@ fn refusal(path: &Path) -> Faults {
 #[test]
 fn every_wrong_file_is_refused_with_its_report() {
     for path in fixtures() {
-        let Faults { source, faults } = refusal(&path);
+        let Diagnostics { source, faults } = refusal(&path);
         expect_file![path.with_extension("txt")].assert_eq(&report::terminal(&source, &faults, Paint::Plain));
         let lines: Vec<String> = report::json(&source, &faults).iter().map(ToString::to_string).collect();
         expect_file![path.with_extension("json")].assert_eq(&(lines.join("\n") + "\n"));
@@ -95,7 +95,7 @@ fn faults_come_in_the_order_of_the_file() {
 #[test]
 fn no_report_holds_a_secret() {
     for path in fixtures() {
-        let Faults { source, faults } = refusal(&path);
+        let Diagnostics { source, faults } = refusal(&path);
         let json: String = report::json(&source, &faults).iter().map(ToString::to_string).collect();
         let all = report::terminal(&source, &faults, Paint::Colour) + &json + &format!("{source:?}");
         for secret in ["hunter2", "11111111-2222", "tskey-auth", "555555555555"] {
@@ -120,7 +120,7 @@ fn every_kind_of_fault_has_a_fixture() {
         .map(|entry| entry.unwrap().path())
     {
         let Ok(text) = fs::read_to_string(path) else { continue };
-        for marker in ["Fault::error(\"", "Fault::warning(\"", ".at(\""] {
+        for marker in ["Diagnostic::error(\"", "Diagnostic::warning(\"", ".at(\""] {
             known.extend(
                 text.split(marker)
                     .skip(1)

@@ -4,13 +4,13 @@ use std::error::Error;
 use std::path::Path;
 
 use mainstay_engine::{Failure, Kind, RunError, SecretsError};
-use mainstay_spec::Faults;
+use mainstay_spec::Diagnostics;
 
 /// Why a command ended.
 #[derive(Debug)]
 pub enum Problem {
     /// cluster.yaml is wrong.
-    Spec(Faults),
+    Spec(Diagnostics),
     /// A run ended badly.
     Run(Box<RunError>),
     Plain(Box<Plain>),

@@ -9,7 +9,7 @@ use mainstay_net::{
     Detour, Dialer, Entropy, Env, Fingerprint, Jump, JumpAddress, KnownHosts, Login as SshLogin, Routes, Secret, Target, Tcp,
     Trust, Wall, dial_within,
 };
-use mainstay_spec::{Checked, Distro, Environment, Spec, Trust as SpecTrust};
+use mainstay_spec::{Checked, DistroSpec, Environment, PveTrust, Spec};
 use pve_api::{Client, ClientOptions, Endpoint, Login};
 use sops_file::{CreationRules, Identity, Rule};
 use talos_api::Factory;
@@ -151,13 +151,13 @@ impl Session {
 
     pub fn pve_trust(&self) -> Trust {
         match &self.spec().datacenter.trust {
-            SpecTrust::Roots => Trust::Roots { extra_ca_pem: None },
-            SpecTrust::Ca(file) => Trust::Ca {
+            PveTrust::Roots => Trust::Roots { extra_ca_pem: None },
+            PveTrust::Ca(file) => Trust::Ca {
                 ca_pem: file.text.to_string(),
                 identity: None,
                 server_name: None,
             },
-            SpecTrust::Fingerprint(bytes) => Trust::Pin(Fingerprint::from_bytes(*bytes)),
+            PveTrust::Fingerprint(bytes) => Trust::Pin(Fingerprint::from_bytes(*bytes)),
         }
     }
 
@@ -232,7 +232,7 @@ impl Session {
     /// Everything that a run talks to.
     pub fn site(&self, secrets: Option<&Secrets>, events: &Events) -> Result<Site, Problem> {
         let keys = secrets.map(|secrets| self.keys(secrets)).transpose()?;
-        let Distro::Talos(talos) = &self.spec().distro;
+        let DistroSpec::Talos(talos) = &self.spec().distro;
         let trust = if talos.factory.scheme() == "http" {
             Trust::Plain
         } else {

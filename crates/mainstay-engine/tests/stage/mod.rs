@@ -10,7 +10,7 @@ use mainstay_engine::{
 use mainstay_net::{Entropy, Env, SimulateError, Trust, Wall, simulate};
 use mainstay_plan::{Observed, Plan, Step, StepId};
 use mainstay_sim::{Mode, World, WorldSpec};
-use mainstay_spec::{Distro, Environment, Spec};
+use mainstay_spec::{DistroSpec, Environment, Spec};
 use pve_api::{Client, ClientOptions, Endpoint};
 use sops_file::Identity;
 use talos_api::factory::Factory;
@@ -126,7 +126,7 @@ impl Stage {
         match mainstay_spec::load(text, "cluster.yaml", &environment, &|_| None) {
             Ok(checked) => {
                 let mut spec = checked.spec;
-                let Distro::Talos(talos) = &mut spec.distro;
+                let DistroSpec::Talos(talos) = &mut spec.distro;
                 talos.factory = self.world.factory_url().parse().expect("a URL");
                 spec
             }
@@ -169,7 +169,7 @@ impl Stage {
     }
 
     pub fn site(&self, spec: &Spec) -> Site {
-        let Distro::Talos(talos) = &spec.distro;
+        let DistroSpec::Talos(talos) = &spec.distro;
         let factory = Factory::new(&self.env, &talos.factory, &Trust::Plain).expect("a factory");
         let disk: Arc<dyn Disk> = self.disk.clone();
         let journal = Journal::open(disk, "state".as_ref(), derive::cluster_id(&self.secrets), Events::unheard());

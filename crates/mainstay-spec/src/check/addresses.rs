@@ -6,11 +6,11 @@ use std::net::Ipv4Addr;
 use super::count;
 use super::network::{inside, is_host_address, machine_network, taken};
 use crate::draft::{Draft, PoolDraft};
-use crate::fault::Fault;
+use crate::fault::Diagnostic;
 use crate::roster::Member;
 use crate::source::{Span, Spanned};
 
-pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     for members in roster.chunk_by(|one, other| std::ptr::eq(one.pool, other.pool)) {
         enough(members[0].pool, members, faults);
     }
@@ -19,7 +19,7 @@ pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault
     shared(roster, faults);
 }
 
-fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     let without: Vec<&Member<'_>> = members.iter().filter(|member| member.address.is_none()).collect();
     let unreported = without
         .iter()
@@ -30,7 +30,7 @@ fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Fault>) {
     };
     if pool.addresses.is_absent() {
         faults.push(
-            Fault::error("address-missing", pool.at, format!("pool `{}` has no addresses", pool.name))
+            Diagnostic::error("address-missing", pool.at, format!("pool `{}` has no addresses", pool.name))
                 .label(format!("{} without an address", count(unreported, "machine")))
                 .why("machines have fixed addresses, so that certificates, DNS and firewalls stay true when one is rebuilt.")
                 .help("add `addresses`, for example 10.0.0.11+ for as many as needed from there on."),
@@ -42,7 +42,7 @@ fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Fault>) {
             .len()
             .map_or("too few addresses".to_owned(), |have| count(have, "address"));
         faults.push(
-            Fault::error(
+            Diagnostic::error(
                 "address-missing",
                 range.span,
                 format!("pool `{}` has {have} for {machines}", pool.name),
@@ -55,7 +55,7 @@ fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Fault>) {
 }
 
 /// One fault per range or override, not per machine.
-fn outside(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn outside(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     let Some(cidr) = machine_network(draft) else { return };
     let mut blamed = BTreeSet::new();
     for member in roster {
@@ -110,7 +110,7 @@ fn neighbours(draft: &Draft) -> Vec<Neighbour> {
         .collect()
 }
 
-fn fixed(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn fixed(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     let first: BTreeMap<Ipv4Addr, &Member<'_>> = roster
         .iter()
         .rev()
@@ -132,7 +132,7 @@ fn fixed(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
 }
 
 /// Two machines on one address: said once for each pair of places that ask for it.
-fn shared(roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn shared(roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     let mut first: BTreeMap<Ipv4Addr, &Member<'_>> = BTreeMap::new();
     let mut said = BTreeSet::new();
     for member in roster {
@@ -148,7 +148,7 @@ fn shared(roster: &[Member<'_>], faults: &mut Vec<Fault>) {
         if said.insert((early, late)) {
             let (one, other) = (&earlier.name, &member.name);
             faults.push(
-                Fault::error(
+                Diagnostic::error(
                     "address-shared",
                     late,
                     format!("`{one}` and `{other}` have the same address: {value}"),

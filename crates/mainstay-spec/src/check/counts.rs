@@ -1,13 +1,13 @@
 //! How many machines, and how many of them hold etcd.
 
 use super::count;
-use crate::draft::{DistroName, Draft, PoolDraft};
-use crate::fault::Fault;
+use crate::draft::{Draft, PoolDraft};
+use crate::fault::Diagnostic;
 use crate::roster::{MACHINES_MAX, Member};
 use crate::source::Span;
-use crate::spec::Role;
+use crate::spec::{Distro, Role};
 
-pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     too_many(draft, faults);
     let pools: Vec<&PoolDraft> = draft.pools.iter().filter(|pool| pool.role == Role::ControlPlane).collect();
     if pools.is_empty() {
@@ -32,12 +32,12 @@ pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault
     pods_for_all(draft, roster, faults);
 }
 
-fn too_many(draft: &Draft, faults: &mut Vec<Fault>) {
+fn too_many(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     let counts: Vec<_> = draft.pools.iter().filter_map(|pool| pool.count.is()).collect();
     let total: u64 = counts.iter().map(|count| u64::from(count.value)).sum();
     if let Some(last) = counts.last().filter(|_| total > u64::from(MACHINES_MAX)) {
         faults.push(
-            Fault::error(
+            Diagnostic::error(
                 "too-many-machines",
                 last.span,
                 format!("{total} machines are more than one cluster carries"),
@@ -49,15 +49,15 @@ fn too_many(draft: &Draft, faults: &mut Vec<Fault>) {
     }
 }
 
-fn no_control_plane(draft: &Draft) -> Fault {
+fn no_control_plane(draft: &Draft) -> Diagnostic {
     let at = draft.pools.first().map_or(draft.start, |pool| pool.at);
-    Fault::error("control-plane-count", at, "no pool has control planes")
+    Diagnostic::error("control-plane-count", at, "no pool has control planes")
         .label("a pool of workers")
         .why("without a control plane there is no Kubernetes API that the workers could join.")
         .help("add a pool called `control-plane`, or give one of the pools `role: control-plane`.")
 }
 
-fn even(pools: &[&PoolDraft], total: u32) -> Fault {
+fn even(pools: &[&PoolDraft], total: u32) -> Diagnostic {
     let at = pools
         .last()
         .and_then(|pool| pool.count.is())
@@ -89,20 +89,20 @@ fn even(pools: &[&PoolDraft], total: u32) -> Fault {
             "write 5, and put everything else into a pool of workers.",
         ),
     };
-    Fault::error("control-plane-count", at, summary)
+    Diagnostic::error("control-plane-count", at, summary)
         .label(label)
         .why(why)
         .help(help)
 }
 
-fn no_endpoint(pools: &[&PoolDraft], total: u32) -> Fault {
+fn no_endpoint(pools: &[&PoolDraft], total: u32) -> Diagnostic {
     let at = pools
         .iter()
         .filter_map(|pool| pool.count.is())
         .map(|given| given.span)
         .max()
         .unwrap_or_default();
-    Fault::error(
+    Diagnostic::error(
         "endpoint-missing",
         at,
         format!("{total} control planes need a VIP or an `endpoint`"),
@@ -113,11 +113,11 @@ fn no_endpoint(pools: &[&PoolDraft], total: u32) -> Fault {
 }
 
 /// Every node takes a /24 of the pod network; a node without one never becomes Ready.
-fn pods_for_all(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn pods_for_all(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     let pods = draft.pods();
     let room = 1u64 << (24u8.saturating_sub(pods.prefix_len()));
     let machines = roster.len() as u64;
-    if draft.distro() != DistroName::Talos || pods.prefix_len() > 24 || machines <= room {
+    if draft.distro() != Distro::Talos || pods.prefix_len() > 24 || machines <= room {
         return;
     }
     let largest = draft
@@ -137,7 +137,7 @@ fn pods_for_all(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
         .find(|prefix| 1u64 << (24 - prefix) >= machines)
         .unwrap_or(8);
     faults.push(
-        Fault::error(
+        Diagnostic::error(
             "pod-network-small",
             at,
             format!("the pod network {pods} has room for {}, not {machines}", count(room, "node")),

@@ -2,15 +2,15 @@
 
 use crate::Environment;
 use crate::draft::Draft;
-use crate::fault::{Fault, Wrong};
+use crate::fault::{Diagnostic, Wrong};
 use crate::value;
 
-pub(crate) fn check(draft: &Draft, environment: &Environment, faults: &mut Vec<Fault>) {
+pub(crate) fn check(draft: &Draft, environment: &Environment, faults: &mut Vec<Diagnostic>) {
     let datacenter = &draft.datacenter;
     let at = datacenter.at.unwrap_or(draft.start);
     match (&environment.endpoint, datacenter.endpoint.is()) {
         (None, None) if datacenter.endpoint.is_absent() => faults.push(
-            Fault::error("endpoint-unknown", at, "the address of Proxmox VE is not given")
+            Diagnostic::error("endpoint-unknown", at, "the address of Proxmox VE is not given")
                 .label("no `datacenter.endpoint`")
                 .why("without it there is nobody to ask for machines.")
                 .help("set `datacenter.endpoint`, for example https://pve.lan:8006, or PROXMOX_VE_ENDPOINT in the environment."),
@@ -27,7 +27,7 @@ pub(crate) fn check(draft: &Draft, environment: &Environment, faults: &mut Vec<F
             }
         }
         (Some(text), Some(given)) if value::pve_endpoint(text).is_ok_and(|url| url != given.value) => faults.push(
-            Fault::warning(
+            Diagnostic::warning(
                 "endpoint-twice",
                 given.span,
                 "PROXMOX_VE_ENDPOINT names another Proxmox VE than this file",
@@ -40,7 +40,7 @@ pub(crate) fn check(draft: &Draft, environment: &Environment, faults: &mut Vec<F
     }
     if let (Some(fingerprint), Some(ca)) = (datacenter.fingerprint.is(), datacenter.ca.is()) {
         faults.push(
-            Fault::error(
+            Diagnostic::error(
                 "trust-twice",
                 fingerprint.span.max(ca.span),
                 "`fingerprint` and `ca` exclude each other",

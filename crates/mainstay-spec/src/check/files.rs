@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::draft::{DistroName, Draft};
-use crate::fault::{Fault, quote};
+use crate::draft::Draft;
+use crate::fault::{Diagnostic, quote};
 use crate::source::Spanned;
+use crate::spec::Distro;
 use crate::tree::{self, Node, Sort};
 
 /// Reads every named file once.
 pub(crate) fn read(
     draft: &Draft,
     files: &dyn Fn(&str) -> Option<Vec<u8>>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<Diagnostic>,
 ) -> BTreeMap<String, Arc<str>> {
     let mut texts = BTreeMap::new();
     if let Some(ca) = draft.datacenter.ca.is()
@@ -28,7 +29,7 @@ pub(crate) fn read(
         if !texts.contains_key(&patch.value)
             && let Some(text) = text_of(patch, files, faults)
         {
-            if draft.distro() == DistroName::Talos {
+            if draft.distro() == Distro::Talos {
                 faults.extend(patch_fault(patch, &text));
             }
             texts.insert(patch.value.clone(), text);
@@ -37,10 +38,10 @@ pub(crate) fn read(
     texts
 }
 
-fn text_of(path: &Spanned<String>, files: &dyn Fn(&str) -> Option<Vec<u8>>, faults: &mut Vec<Fault>) -> Option<Arc<str>> {
+fn text_of(path: &Spanned<String>, files: &dyn Fn(&str) -> Option<Vec<u8>>, faults: &mut Vec<Diagnostic>) -> Option<Arc<str>> {
     let Some(bytes) = files(&path.value) else {
         faults.push(
-            Fault::error("file-missing", path.span, format!("{} cannot be read", quote(&path.value)))
+            Diagnostic::error("file-missing", path.span, format!("{} cannot be read", quote(&path.value)))
                 .label("no such file, or not readable")
                 .why("paths are relative to the directory of this file.")
                 .help("correct the path, or create the file."),
@@ -51,7 +52,7 @@ fn text_of(path: &Spanned<String>, files: &dyn Fn(&str) -> Option<Vec<u8>>, faul
         Ok(text) => Some(text.into()),
         Err(_) => {
             faults.push(
-                Fault::error(
+                Diagnostic::error(
                     "file-encoding",
                     path.span,
                     format!("{} is not UTF-8 text", quote(&path.value)),
@@ -65,22 +66,22 @@ fn text_of(path: &Spanned<String>, files: &dyn Fn(&str) -> Option<Vec<u8>>, faul
     }
 }
 
-fn not_a_ca(ca: &Spanned<String>) -> Fault {
-    Fault::error("ca", ca.span, format!("{} holds no certificate", quote(&ca.value)))
+fn not_a_ca(ca: &Spanned<String>) -> Diagnostic {
+    Diagnostic::error("ca", ca.span, format!("{} holds no certificate", quote(&ca.value)))
         .label("not PEM")
         .why("a CA file has one or more blocks that begin with -----BEGIN CERTIFICATE-----.")
         .help("on a PVE host the CA is /etc/pve/pve-root-ca.pem; copy it beside this file.")
 }
 
 /// A patch that no Talos config could be merged with. What it says inside is judged when configs are made.
-fn patch_fault(patch: &Spanned<String>, text: &str) -> Option<Fault> {
+fn patch_fault(patch: &Spanned<String>, text: &str) -> Option<Diagnostic> {
     let path = quote(&patch.value);
     let documents = match tree::parse_all(text) {
         Ok(documents) => documents,
         Err(fault) => {
             let place = format!("{}:{}:{}", patch.value, fault.at.line, fault.at.column);
             return Some(
-                Fault::error(
+                Diagnostic::error(
                     "patch-syntax",
                     patch.span,
                     format!("patch {path} cannot be read: {}", fault.summary),
@@ -93,7 +94,7 @@ fn patch_fault(patch: &Spanned<String>, text: &str) -> Option<Fault> {
     };
     if documents.iter().all(|document| document.sort() == Sort::Nothing) {
         return Some(
-            Fault::warning("patch-empty", patch.span, format!("patch {path} changes nothing"))
+            Diagnostic::warning("patch-empty", patch.span, format!("patch {path} changes nothing"))
                 .label("empty")
                 .why("the file holds no document.")
                 .help("fill it, or take it out of the list."),
@@ -102,20 +103,20 @@ fn patch_fault(patch: &Spanned<String>, text: &str) -> Option<Fault> {
     documents.iter().find_map(|document| document_fault(patch, document))
 }
 
-fn document_fault(patch: &Spanned<String>, document: &Node) -> Option<Fault> {
+fn document_fault(patch: &Spanned<String>, document: &Node) -> Option<Diagnostic> {
     let path = quote(&patch.value);
     let line = document.span.line;
     match document.sort() {
         Sort::Nothing => None,
         Sort::List => Some(
-            Fault::error("patch-json", patch.span, format!("patch {path} is a JSON patch"))
+            Diagnostic::error("patch-json", patch.span, format!("patch {path} is a JSON patch"))
                 .label("a list of operations")
                 .why("JSON patches work on one document, and a Talos config has several since 1.12: Talos itself refuses them.")
                 .help("write it as a strategic merge: only the keys to change, nested as in the config."),
         ),
         Sort::Map if is_talos_document(document) => None,
         _ => Some(
-            Fault::error(
+            Diagnostic::error(
                 "patch-shape",
                 patch.span,
                 format!("patch {path} is not a part of a Talos config"),

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::draft::{DistroName, Draft, ExtraDiskDraft, Given, PoolDraft, ShapeDraft};
-use crate::fault::Fault;
+use crate::draft::{Draft, ExtraDiskDraft, Given, PoolDraft, ShapeDraft};
+use crate::fault::Diagnostic;
 use crate::roster::Member;
 use crate::source::Span;
-use crate::spec::{Role, ScsiController};
+use crate::spec::{Distro, Role, ScsiController};
 use crate::value::{Gib, Mib};
 
 /// What a distribution asks of a machine.
@@ -45,11 +45,11 @@ static K3S: Minimum = Minimum {
 /// SCSI has room for 31 devices; the system disk takes one and the first-boot drive may take another.
 const EXTRA_DISKS_MAX: usize = 24;
 
-pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     let minimum = match draft.distro() {
-        DistroName::Talos => &TALOS,
-        DistroName::Rke2 => &RKE2,
-        DistroName::K3s => &K3S,
+        Distro::Talos => &TALOS,
+        Distro::Rke2 => &RKE2,
+        Distro::K3s => &K3S,
     };
     let pools: BTreeMap<&str, &PoolDraft> = roster.iter().map(|member| (member.name.as_str(), member.pool)).collect();
     for pool in &draft.pools {
@@ -63,14 +63,14 @@ pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault
     longhorn(draft, faults);
 }
 
-fn shape(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Fault>) {
+fn shape(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Diagnostic>) {
     memory(minimum, shape, role, faults);
     if let Some(cpu) = shape.cpu.is()
         && cpu.value < 2
         && role == Role::ControlPlane
     {
         faults.push(
-            Fault::warning("cpu-small", cpu.span, "one core is little for a control plane")
+            Diagnostic::warning("cpu-small", cpu.span, "one core is little for a control plane")
                 .label("etcd and the API server share it")
                 .why("when either waits for the other, the cluster elects leaders instead of working.")
                 .help("write 2 or more."),
@@ -80,7 +80,7 @@ fn shape(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Fau
         && disk.value < minimum.disk
     {
         faults.push(
-            Fault::error(
+            Diagnostic::error(
                 "disk-small",
                 disk.span,
                 format!(
@@ -101,12 +101,12 @@ fn shape(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Fau
     }
 }
 
-fn memory(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Fault>) {
+fn memory(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Diagnostic>) {
     const CONTROL_PLANE: Mib = Mib(4096);
     let Some(memory) = shape.memory.is() else { return };
     if memory.value < minimum.memory {
         faults.push(
-            Fault::error(
+            Diagnostic::error(
                 "memory-small",
                 memory.span,
                 format!(
@@ -127,7 +127,7 @@ fn memory(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Fa
         );
     } else if role == Role::ControlPlane && memory.value < CONTROL_PLANE {
         faults.push(
-            Fault::warning(
+            Diagnostic::warning(
                 "memory-small",
                 memory.span,
                 format!("{} is little for a control plane", memory.value),
@@ -139,10 +139,10 @@ fn memory(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Fa
     }
 }
 
-fn extra_disks(at: Span, disks: &[ExtraDiskDraft], faults: &mut Vec<Fault>) {
+fn extra_disks(at: Span, disks: &[ExtraDiskDraft], faults: &mut Vec<Diagnostic>) {
     if disks.len() > EXTRA_DISKS_MAX {
         faults.push(
-            Fault::error("disks", at, format!("{} extra disks do not fit", disks.len()))
+            Diagnostic::error("disks", at, format!("{} extra disks do not fit", disks.len()))
                 .label(format!("at most {EXTRA_DISKS_MAX}"))
                 .why("the disks of a machine hang on one SCSI controller.")
                 .help("use fewer and larger disks."),
@@ -152,14 +152,14 @@ fn extra_disks(at: Span, disks: &[ExtraDiskDraft], faults: &mut Vec<Fault>) {
     for name in disks.iter().filter_map(|disk| disk.name.is()) {
         if name.value == "system" {
             faults.push(
-                Fault::error("disks", name.span, "a disk cannot be called `system`")
+                Diagnostic::error("disks", name.span, "a disk cannot be called `system`")
                     .label("taken")
                     .why("the guest finds disks by their name, and this one is the system disk's.")
                     .help("give it a name that says what it is for, like longhorn."),
             );
         } else if !seen.insert(&name.value) {
             faults.push(
-                Fault::error("disks", name.span, format!("two disks are called `{}`", name.value))
+                Diagnostic::error("disks", name.span, format!("two disks are called `{}`", name.value))
                     .label("again")
                     .why("the guest finds disks by their name, and would take one for the other.")
                     .help("give each disk a name of its own."),
@@ -168,7 +168,7 @@ fn extra_disks(at: Span, disks: &[ExtraDiskDraft], faults: &mut Vec<Fault>) {
     }
 }
 
-fn iothreads(draft: &Draft, pool_of: &BTreeMap<&str, &PoolDraft>, faults: &mut Vec<Fault>) {
+fn iothreads(draft: &Draft, pool_of: &BTreeMap<&str, &PoolDraft>, faults: &mut Vec<Diagnostic>) {
     let single = |shape: &ShapeDraft, pool: Option<&ShapeDraft>| {
         let scsi = shape.scsi.value().or_else(|| pool.and_then(|pool| pool.scsi.value()));
         scsi == Some(&ScsiController::VirtioScsiSingle)
@@ -183,7 +183,7 @@ fn iothreads(draft: &Draft, pool_of: &BTreeMap<&str, &PoolDraft>, faults: &mut V
         for iothread in std::iter::once(&shape.disk.iothread).chain(extra).filter_map(Given::is) {
             if iothread.value && !single(shape, pool) {
                 faults.push(
-                    Fault::warning(
+                    Diagnostic::warning(
                         "iothread",
                         iothread.span,
                         "`iothread` has no effect with this SCSI controller",
@@ -198,8 +198,8 @@ fn iothreads(draft: &Draft, pool_of: &BTreeMap<&str, &PoolDraft>, faults: &mut V
 }
 
 /// Longhorn volumes never attach without these two, which shows only when the first pod asks for one.
-fn longhorn(draft: &Draft, faults: &mut Vec<Fault>) {
-    if draft.distro() != DistroName::Talos {
+fn longhorn(draft: &Draft, faults: &mut Vec<Diagnostic>) {
+    if draft.distro() != Distro::Talos {
         return;
     }
     let shapes = draft
@@ -225,7 +225,7 @@ fn longhorn(draft: &Draft, faults: &mut Vec<Fault>) {
         .collect();
     if let Some(name) = disk.filter(|_| !missing.is_empty()) {
         faults.push(
-            Fault::warning("longhorn", name.span, format!("Longhorn needs the extension{} {}", if missing.len() == 1 { "" } else { "s" }, missing.join(" and ")))
+            Diagnostic::warning("longhorn", name.span, format!("Longhorn needs the extension{} {}", if missing.len() == 1 { "" } else { "s" }, missing.join(" and ")))
                 .label("a disk for Longhorn")
                 .why("Longhorn attaches volumes with tools that Talos has only as extensions; without them the first pod waits forever.")
                 .help(format!("add {} to `talos.extensions`.", missing.join(" and "))),

@@ -12,10 +12,10 @@ pub(crate) mod versions;
 pub(crate) mod vmids;
 
 use crate::draft::Draft;
-use crate::fault::Fault;
+use crate::fault::Diagnostic;
 use crate::roster::Member;
 
-pub(crate) fn all(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+pub(crate) fn all(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     network::check(draft, faults);
     counts::check(draft, roster, faults);
     addresses::check(draft, roster, faults);

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::draft::{Draft, MachineDraft, PoolDraft};
-use crate::fault::{Fault, quote};
+use crate::fault::{Diagnostic, quote};
 use crate::naming::MACHINE_NAME;
 use crate::roster::{Member, names_of};
 use crate::shape::closest;
 use crate::source::Span;
 use crate::value::Mac;
 
-pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     if draft.name.is().is_some() {
         valid(draft, roster, faults);
         unique(draft, roster, faults);
@@ -24,14 +24,14 @@ fn pattern_place(draft: &Draft, pool: &PoolDraft) -> Span {
     pool.names.is().or(draft.names.is()).map_or(pool.at, |given| given.span)
 }
 
-fn valid(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn valid(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     let mut blamed = BTreeSet::new();
     for member in roster.iter().filter(|member| !(MACHINE_NAME.fits)(&member.name)) {
         let at = pattern_place(draft, member.pool);
         if blamed.insert(at) {
             let long = member.name.len() > 63;
             faults.push(
-                Fault::error("machine-name", at, format!("{} is not a machine name", quote(&member.name)))
+                Diagnostic::error("machine-name", at, format!("{} is not a machine name", quote(&member.name)))
                     .label(if long {
                         format!("{} characters", member.name.len())
                     } else {
@@ -44,7 +44,7 @@ fn valid(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
     }
 }
 
-fn unique(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn unique(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     let mut first: BTreeMap<&str, &Member<'_>> = BTreeMap::new();
     let mut blamed = BTreeSet::new();
     for member in roster {
@@ -54,7 +54,7 @@ fn unique(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
         };
         if blamed.insert((&earlier.pool.name, &member.pool.name)) {
             faults.push(
-                Fault::error(
+                Diagnostic::error(
                     "machine-name",
                     pattern_place(draft, member.pool),
                     format!("two machines would be called {}", quote(&member.name)),
@@ -67,7 +67,7 @@ fn unique(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
     }
 }
 
-fn known(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn known(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     // A pool whose count cannot be read has machines that we cannot name.
     if draft.pools.iter().any(|pool| pool.count.is().is_none()) {
         return;
@@ -79,7 +79,7 @@ fn known(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
 }
 
 /// An exception for a machine that is gone since its pool was made smaller, and comes back when it grows.
-fn beyond_count(draft: &Draft, machine: &MachineDraft) -> Option<Fault> {
+fn beyond_count(draft: &Draft, machine: &MachineDraft) -> Option<Diagnostic> {
     let cluster = draft.name.value()?;
     let pool = draft.pools.iter().find(|pool| {
         let ordinal = names_of(draft, pool).ordinal(cluster, &pool.name, &machine.name);
@@ -87,7 +87,7 @@ fn beyond_count(draft: &Draft, machine: &MachineDraft) -> Option<Fault> {
     })?;
     let count = pool.count.value().copied().unwrap_or(0);
     Some(
-        Fault::warning(
+        Diagnostic::warning(
             "machine-unused",
             machine.at,
             format!("{} is not among the {count} of pool `{}`", quote(&machine.name), pool.name),
@@ -98,13 +98,13 @@ fn beyond_count(draft: &Draft, machine: &MachineDraft) -> Option<Fault> {
     )
 }
 
-fn no_such_machine(machine: &MachineDraft, names: &BTreeSet<&str>) -> Fault {
+fn no_such_machine(machine: &MachineDraft, names: &BTreeSet<&str>) -> Diagnostic {
     let help = match (closest(&machine.name, names.iter().copied()), names.first()) {
         (Some(near), _) => format!("did you mean `{near}`?"),
         (None, Some(first)) => format!("machines are called like `{first}`."),
         (None, None) => "take it out: there are no machines yet.".to_owned(),
     };
-    Fault::error(
+    Diagnostic::error(
         "machine-unknown",
         machine.at,
         format!("there is no machine called {}", quote(&machine.name)),
@@ -114,7 +114,7 @@ fn no_such_machine(machine: &MachineDraft, names: &BTreeSet<&str>) -> Fault {
     .help(help)
 }
 
-fn macs(roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn macs(roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     let mut first: BTreeMap<Mac, &Member<'_>> = BTreeMap::new();
     for member in roster {
         let Some(earlier) = first.get(&member.mac.value) else {
@@ -123,7 +123,7 @@ fn macs(roster: &[Member<'_>], faults: &mut Vec<Fault>) {
         };
         let at = member.mac.span.max(earlier.mac.span);
         faults.push(
-            Fault::error(
+            Diagnostic::error(
                 "mac-shared",
                 at,
                 format!(

@@ -5,10 +5,10 @@ use std::net::Ipv4Addr;
 use ipnet::Ipv4Net;
 
 use crate::draft::Draft;
-use crate::fault::Fault;
+use crate::fault::Diagnostic;
 use crate::source::{Span, Spanned};
 
-pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
+pub(crate) fn check(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     let network = &draft.network;
     if let Some(cidr) = network.cidr.is() {
         usable(draft, cidr, faults);
@@ -59,7 +59,7 @@ pub(crate) fn is_host_address(cidr: Ipv4Net, address: Ipv4Addr) -> bool {
 }
 
 /// Says that an address is not one that a machine of the network can have, unless it is.
-pub(crate) fn inside(cidr: Ipv4Net, address: &Spanned<Ipv4Addr>, what: &str, why: &str, faults: &mut Vec<Fault>) {
+pub(crate) fn inside(cidr: Ipv4Net, address: &Spanned<Ipv4Addr>, what: &str, why: &str, faults: &mut Vec<Diagnostic>) {
     let Spanned { value, span } = address;
     if is_host_address(cidr, *value) {
         return;
@@ -85,7 +85,7 @@ pub(crate) fn inside(cidr: Ipv4Net, address: &Spanned<Ipv4Addr>, what: &str, why
     };
     let (first, last) = hosts(cidr);
     faults.push(
-        Fault::error("address-outside", *span, summary)
+        Diagnostic::error("address-outside", *span, summary)
             .label(label)
             .why(why)
             .help(format!("take an address from {first} to {last}, or correct `network.cidr`.")),
@@ -99,8 +99,8 @@ fn hosts(cidr: Ipv4Net) -> (Ipv4Addr, Ipv4Addr) {
     )
 }
 
-pub(crate) fn taken(address: &Spanned<Ipv4Addr>, what: &str, by: &str, first: Span) -> Fault {
-    Fault::error(
+pub(crate) fn taken(address: &Spanned<Ipv4Addr>, what: &str, by: &str, first: Span) -> Diagnostic {
+    Diagnostic::error(
         "address-taken",
         address.span,
         format!("{what} has the address of {by}: {}", address.value),
@@ -110,9 +110,9 @@ pub(crate) fn taken(address: &Spanned<Ipv4Addr>, what: &str, by: &str, first: Sp
     .help("give one of them another address.")
 }
 
-fn usable(draft: &Draft, cidr: &Spanned<Ipv4Net>, faults: &mut Vec<Fault>) {
+fn usable(draft: &Draft, cidr: &Spanned<Ipv4Net>, faults: &mut Vec<Diagnostic>) {
     let network = cidr.value.network();
-    let fault = |summary: String, label: &str| Fault::error("network", cidr.span, summary).label(label);
+    let fault = |summary: String, label: &str| Diagnostic::error("network", cidr.span, summary).label(label);
     if machine_network(draft).is_none() {
         faults.push(
             fault(
@@ -151,7 +151,7 @@ fn endpoint_is_loopback(draft: &Draft) -> bool {
     })
 }
 
-fn overlaps(draft: &Draft, faults: &mut Vec<Fault>) {
+fn overlaps(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     let network = &draft.network;
     let pods = Part {
         name: "pods",
@@ -195,7 +195,7 @@ fn overlap(one: Ipv4Net, other: Ipv4Net) -> bool {
     one.contains(&other.network()) || other.contains(&one.network())
 }
 
-fn overlapping(draft: &Draft, one: &Part, other: &Part) -> Option<Fault> {
+fn overlapping(draft: &Draft, one: &Part, other: &Part) -> Option<Diagnostic> {
     let at = other.given.or(one.given).filter(|_| overlap(one.net, other.net))?;
     let label = match other.given {
         Some(_) => "the same addresses twice".to_owned(),
@@ -207,7 +207,7 @@ fn overlapping(draft: &Draft, one: &Part, other: &Part) -> Option<Fault> {
         one.name, one.net, other.name, other.net
     );
     Some(
-        Fault::error("network-overlap", at, summary)
+        Diagnostic::error("network-overlap", at, summary)
             .label(label)
             .why("an address in both would be routed to one of them only, and the other could not be reached.")
             .help(format!("set `network.{}` to a network of its own{example}.", other.name)),
@@ -237,7 +237,7 @@ fn free_network(draft: &Draft, prefix: u8) -> Option<Ipv4Net> {
     candidates.find(|net| !used.iter().any(|used| overlap(*used, *net)))
 }
 
-fn pod_prefix(draft: &Draft, faults: &mut Vec<Fault>) {
+fn pod_prefix(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     for (name, given, smallest) in [("pods", &draft.network.pods, 24), ("services", &draft.network.services, 28)] {
         if let Some(net) = given.is()
             && !(8..=smallest).contains(&net.value.prefix_len())
@@ -248,7 +248,7 @@ fn pod_prefix(draft: &Draft, faults: &mut Vec<Fault>) {
                 "every service takes an address of it, and Kubernetes takes the first ten."
             };
             faults.push(
-                Fault::error("network", net.span, format!("{} is no network for {name}", net.value))
+                Diagnostic::error("network", net.span, format!("{} is no network for {name}", net.value))
                     .label(if net.value.prefix_len() > smallest {
                         "too small"
                     } else {
@@ -261,11 +261,11 @@ fn pod_prefix(draft: &Draft, faults: &mut Vec<Fault>) {
     }
 }
 
-fn resolvers(draft: &Draft, faults: &mut Vec<Fault>) {
+fn resolvers(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     let Some(dns) = draft.network.dns.is() else { return };
     if dns.value.is_empty() {
         faults.push(
-            Fault::error("dns", dns.span, "`dns` names no server")
+            Diagnostic::error("dns", dns.span, "`dns` names no server")
                 .label("empty")
                 .why("machines must resolve names to fetch images and to find the time.")
                 .help("name at least one server, or take the key out to get 1.1.1.1 and 8.8.8.8."),
@@ -280,7 +280,7 @@ fn resolvers(draft: &Draft, faults: &mut Vec<Fault>) {
             continue;
         }
         faults.push(
-            Fault::error("dns", server.span, format!("no machine can ask {} for names", server.value))
+            Diagnostic::error("dns", server.span, format!("no machine can ask {} for names", server.value))
                 .label("the machine itself")
                 .why("the address is the machine's own, and no name server runs in it.")
                 .help("write the address of a server in your network, for example the gateway."),

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use crate::draft::{Draft, Given, NodeDraft};
-use crate::fault::Fault;
+use crate::fault::Diagnostic;
 use crate::source::Spanned;
 use crate::spec::Role;
 
-pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
+pub(crate) fn check(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     tags(&draft.datacenter.tags, faults);
     for pool in &draft.pools {
         node(&pool.node, faults);
@@ -21,7 +21,7 @@ pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
         hosts(&machine.hosts, faults);
         if let (Some(_), Some(hosts)) = (machine.host.is(), machine.hosts.is()) {
             faults.push(
-                Fault::error("hosts", hosts.span, format!("`{}` has both `host` and `hosts`", machine.name))
+                Diagnostic::error("hosts", hosts.span, format!("`{}` has both `host` and `hosts`", machine.name))
                     .label("the second")
                     .why("`host` pins the machine to one, `hosts` leaves the choice to the plan.")
                     .help("keep one of them."),
@@ -30,13 +30,13 @@ pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
     }
 }
 
-fn node(node: &NodeDraft, faults: &mut Vec<Fault>) {
+fn node(node: &NodeDraft, faults: &mut Vec<Diagnostic>) {
     tags(&node.tags, faults);
     let mut seen = BTreeSet::new();
     for taint in node.taints.value().into_iter().flatten() {
         if !seen.insert((&taint.value.key, taint.value.effect.as_str())) {
             faults.push(
-                Fault::error("taint", taint.span, format!("taint `{}` is set twice", taint.value))
+                Diagnostic::error("taint", taint.span, format!("taint `{}` is set twice", taint.value))
                     .label("same key and effect")
                     .why("Kubernetes keeps one taint for each key and effect.")
                     .help("keep one of them."),
@@ -45,10 +45,10 @@ fn node(node: &NodeDraft, faults: &mut Vec<Fault>) {
     }
 }
 
-fn tags(tags: &[Spanned<String>], faults: &mut Vec<Fault>) {
+fn tags(tags: &[Spanned<String>], faults: &mut Vec<Diagnostic>) {
     for tag in tags.iter().filter(|tag| tag.value == "mainstay") {
         faults.push(
-            Fault::error("tag-reserved", tag.span, "the tag `mainstay` is the mark itself")
+            Diagnostic::error("tag-reserved", tag.span, "the tag `mainstay` is the mark itself")
                 .label("set by mainstay")
                 .why("it is a part of the proof that a VM belongs to mainstay, and every machine gets it anyway.")
                 .help("take it out."),
@@ -56,11 +56,11 @@ fn tags(tags: &[Spanned<String>], faults: &mut Vec<Fault>) {
     }
 }
 
-fn hosts(hosts: &Given<Vec<Spanned<String>>>, faults: &mut Vec<Fault>) {
+fn hosts(hosts: &Given<Vec<Spanned<String>>>, faults: &mut Vec<Diagnostic>) {
     let Some(hosts) = hosts.is() else { return };
     if hosts.value.is_empty() {
         faults.push(
-            Fault::error("hosts", hosts.span, "`hosts` names no host")
+            Diagnostic::error("hosts", hosts.span, "`hosts` names no host")
                 .label("empty")
                 .why("its machines could be placed nowhere.")
                 .help("name at least one host, or take the key out to allow all."),
@@ -70,7 +70,7 @@ fn hosts(hosts: &Given<Vec<Spanned<String>>>, faults: &mut Vec<Fault>) {
     for host in &hosts.value {
         if !seen.insert(&host.value) {
             faults.push(
-                Fault::error("hosts", host.span, format!("host `{}` is named twice", host.value))
+                Diagnostic::error("hosts", host.span, format!("host `{}` is named twice", host.value))
                     .label("again")
                     .why("a host counts once, however often it is named.")
                     .help("keep one of them."),
@@ -80,10 +80,10 @@ fn hosts(hosts: &Given<Vec<Spanned<String>>>, faults: &mut Vec<Fault>) {
 }
 
 /// Labels that the API server lets no kubelet set on its own node.
-fn restricted(node: &NodeDraft, faults: &mut Vec<Fault>) {
+fn restricted(node: &NodeDraft, faults: &mut Vec<Diagnostic>) {
     for (key, _) in node.labels.iter().filter(|(key, _)| is_restricted(&key.value)) {
         faults.push(
-            Fault::error("label", key.span, format!("a worker may not label itself `{}`", key.value))
+            Diagnostic::error("label", key.span, format!("a worker may not label itself `{}`", key.value))
                 .label("refused by the API server")
                 .why("a worker sets its labels itself, and Kubernetes keeps names under kubernetes.io for itself.")
                 .help("use a key of your own, like example.com/role. The role of a worker needs no label."),

@@ -3,15 +3,15 @@
 use semver::Version;
 use talos_config::versions::{Contract, RELEASES, Release, newest};
 
-use crate::draft::{DistroName, Draft};
-use crate::fault::Fault;
+use crate::draft::Draft;
+use crate::fault::Diagnostic;
 use crate::shape::closest;
 use crate::source::Spanned;
-use crate::spec::VersionWish;
+use crate::spec::{Distro, VersionWish};
 
-pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
+pub(crate) fn check(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     one_distro(draft, faults);
-    if draft.distro() == DistroName::Talos {
+    if draft.distro() == Distro::Talos {
         let talos = draft.talos.version.is().and_then(|version| talos(version, faults));
         if let Some(kubernetes) = draft.kubernetes.is() {
             match talos {
@@ -22,9 +22,9 @@ pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
         }
         extensions(draft, faults);
     } else if let (Some(kubernetes), Some(distro)) = (draft.kubernetes.is(), draft.distros.first()) {
-        let name = if distro.value == DistroName::K3s { "k3s" } else { "rke2" };
+        let name = distro.value;
         faults.push(
-            Fault::error(
+            Diagnostic::error(
                 "kubernetes-version",
                 kubernetes.span,
                 format!("`kubernetes` has no effect with {name}"),
@@ -38,18 +38,13 @@ pub(crate) fn check(draft: &Draft, faults: &mut Vec<Fault>) {
     }
 }
 
-fn one_distro(draft: &Draft, faults: &mut Vec<Fault>) {
+fn one_distro(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     if let [first, second, ..] = draft.distros.as_slice() {
-        let name = |distro| match distro {
-            DistroName::Talos => "talos",
-            DistroName::Rke2 => "rke2",
-            DistroName::K3s => "k3s",
-        };
         faults.push(
-            Fault::error(
+            Diagnostic::error(
                 "two-distros",
                 second.span,
-                format!("`{}` and `{}` exclude each other", name(first.value), name(second.value)),
+                format!("`{}` and `{}` exclude each other", first.value, second.value),
             )
             .label("a second distribution")
             .why("all machines of a cluster run the same distribution.")
@@ -58,7 +53,7 @@ fn one_distro(draft: &Draft, faults: &mut Vec<Fault>) {
     }
 }
 
-fn talos(version: &Spanned<VersionWish>, faults: &mut Vec<Fault>) -> Option<&'static Release> {
+fn talos(version: &Spanned<VersionWish>, faults: &mut Vec<Diagnostic>) -> Option<&'static Release> {
     let contract = match &version.value {
         VersionWish::Any => return None,
         VersionWish::Minor(major, minor) => Contract::new(*major, *minor),
@@ -68,7 +63,7 @@ fn talos(version: &Spanned<VersionWish>, faults: &mut Vec<Fault>) -> Option<&'st
     match release {
         None => faults.push(unknown_talos(version, contract)),
         Some(known) if !known.maintained => faults.push(
-            Fault::warning(
+            Diagnostic::warning(
                 "talos-unmaintained",
                 version.span,
                 format!("Talos {contract} gets no more patches"),
@@ -82,7 +77,7 @@ fn talos(version: &Spanned<VersionWish>, faults: &mut Vec<Fault>) -> Option<&'st
     release
 }
 
-fn unknown_talos(version: &Spanned<VersionWish>, contract: Contract) -> Fault {
+fn unknown_talos(version: &Spanned<VersionWish>, contract: Contract) -> Diagnostic {
     let (oldest, newest) = (&RELEASES[0], newest());
     let (label, why, near) = if contract < oldest.contract {
         (
@@ -100,7 +95,7 @@ fn unknown_talos(version: &Spanned<VersionWish>, contract: Contract) -> Fault {
             newest,
         )
     };
-    Fault::error(
+    Diagnostic::error(
         "talos-version",
         version.span,
         format!("Talos {} is not supported", version.value),
@@ -113,7 +108,7 @@ fn unknown_talos(version: &Spanned<VersionWish>, contract: Contract) -> Fault {
     ))
 }
 
-fn pair(talos: &Release, kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fault>) {
+fn pair(talos: &Release, kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Diagnostic>) {
     let Some(version) = lowest(&kubernetes.value) else { return };
     if talos.runs(&version) {
         known_patch(kubernetes, faults);
@@ -139,7 +134,7 @@ fn pair(talos: &Release, kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fau
         format!(", or set `talos.version` to {}", release.newest)
     });
     faults.push(
-        Fault::error(
+        Diagnostic::error(
             "kubernetes-version",
             kubernetes.span,
             format!("Talos {} does not run Kubernetes {}", talos.contract, kubernetes.value),
@@ -154,7 +149,7 @@ fn pair(talos: &Release, kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fau
 }
 
 /// The Talos version is left to the plan: some supported one must run it.
-fn any_pair(kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fault>) {
+fn any_pair(kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Diagnostic>) {
     let Some(version) = lowest(&kubernetes.value) else { return };
     if RELEASES.iter().any(|release| release.runs(&version)) {
         known_patch(kubernetes, faults);
@@ -162,7 +157,7 @@ fn any_pair(kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fault>) {
     }
     let (oldest, newest) = (RELEASES[0].window().oldest, newest().window().newest);
     faults.push(
-        Fault::error(
+        Diagnostic::error(
             "kubernetes-version",
             kubernetes.span,
             format!("no supported Talos runs Kubernetes {}", kubernetes.value),
@@ -178,7 +173,7 @@ fn any_pair(kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fault>) {
 }
 
 /// `1.33` needs a patch that is known, since there is no way to ask for the newest one offline.
-fn known_patch(kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fault>) {
+fn known_patch(kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Diagnostic>) {
     let VersionWish::Minor(major, minor) = kubernetes.value else {
         return;
     };
@@ -189,7 +184,7 @@ fn known_patch(kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Fault>) {
         return;
     }
     faults.push(
-        Fault::error(
+        Diagnostic::error(
             "kubernetes-version",
             kubernetes.span,
             format!("which Kubernetes {major}.{minor}?"),
@@ -210,13 +205,13 @@ fn lowest(wish: &VersionWish) -> Option<Version> {
     }
 }
 
-fn extensions(draft: &Draft, faults: &mut Vec<Fault>) {
+fn extensions(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     let mut seen: Vec<&str> = Vec::new();
     for extension in &draft.talos.extensions {
         let (owner, name) = extension.value.split_once('/').unwrap_or(("siderolabs", &extension.value));
         if seen.contains(&name) {
             faults.push(
-                Fault::error("extension", extension.span, format!("extension `{name}` is named twice"))
+                Diagnostic::error("extension", extension.span, format!("extension `{name}` is named twice"))
                     .label("again")
                     .why("an image holds an extension once.")
                     .help("keep one of them."),
@@ -227,7 +222,7 @@ fn extensions(draft: &Draft, faults: &mut Vec<Fault>) {
                 |near| format!("did you mean `{near}`?"),
             );
             faults.push(
-                Fault::warning(
+                Diagnostic::warning(
                     "extension",
                     extension.span,
                     format!("extension `{}` is not known to this version", extension.value),

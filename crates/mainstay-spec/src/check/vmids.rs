@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::count;
 use crate::draft::{Draft, PoolDraft};
-use crate::fault::Fault;
+use crate::fault::Diagnostic;
 use crate::roster::Member;
 use crate::source::{Span, Spanned};
 use crate::value::VMIDS;
 
-pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault>) {
+pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     for members in roster.chunk_by(|one, other| std::ptr::eq(one.pool, other.pool)) {
         enough(members[0].pool, members, faults);
     }
@@ -17,14 +17,14 @@ pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Fault
     shared(roster, &said, faults);
 }
 
-fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Fault>) {
+fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     let Some(range) = pool.vmids.is() else { return };
     let length = range.value.len();
     if let Some(first) = members.iter().find(|member| member.vmid.is_none() && length.is_some()) {
         let machines = count(members.len() as u64, "machine");
         let start = range.value.parts().first().map_or(0, |part| part.first);
         faults.push(
-            Fault::error(
+            Diagnostic::error(
                 "vmid-missing",
                 range.span,
                 format!(
@@ -42,7 +42,7 @@ fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Fault>) {
         .any(|member| member.vmid.as_ref().is_none_or(|vmid| !VMIDS.contains(&vmid.value)))
     {
         faults.push(
-            Fault::error(
+            Diagnostic::error(
                 "vmid-bounds",
                 range.span,
                 format!("the VMIDs of pool `{}` run out of bounds", pool.name),
@@ -55,7 +55,7 @@ fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Fault>) {
 }
 
 /// Ranges with an end are the pool's own, also where it has not grown to yet. The pairs that were reported.
-fn ranges(draft: &Draft, faults: &mut Vec<Fault>) -> BTreeSet<(Span, Span)> {
+fn ranges(draft: &Draft, faults: &mut Vec<Diagnostic>) -> BTreeSet<(Span, Span)> {
     let mut said = BTreeSet::new();
     for (index, one) in draft.pools.iter().enumerate() {
         for other in &draft.pools[index + 1..] {
@@ -81,7 +81,7 @@ fn ranges(draft: &Draft, faults: &mut Vec<Fault>) -> BTreeSet<(Span, Span)> {
                     format!("{from} to {to}")
                 };
                 faults.push(
-                    Fault::error(
+                    Diagnostic::error(
                         "vmid-overlap",
                         late,
                         format!("pools `{}` and `{}` both have VMID {which}", one.name, other.name),
@@ -96,7 +96,7 @@ fn ranges(draft: &Draft, faults: &mut Vec<Fault>) -> BTreeSet<(Span, Span)> {
     said
 }
 
-fn shared(roster: &[Member<'_>], said: &BTreeSet<(Span, Span)>, faults: &mut Vec<Fault>) {
+fn shared(roster: &[Member<'_>], said: &BTreeSet<(Span, Span)>, faults: &mut Vec<Diagnostic>) {
     let mut first: BTreeMap<u32, &Member<'_>> = BTreeMap::new();
     let mut said = said.clone();
     for member in roster {
@@ -111,7 +111,7 @@ fn shared(roster: &[Member<'_>], said: &BTreeSet<(Span, Span)>, faults: &mut Vec
         let (early, late) = if *span >= place { (place, *span) } else { (*span, place) };
         if said.insert((early, late)) {
             faults.push(
-                Fault::error(
+                Diagnostic::error(
                     "vmid-shared",
                     late,
                     format!("`{}` and `{}` have the same VMID: {value}", earlier.name, member.name),

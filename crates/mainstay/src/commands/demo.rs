@@ -14,7 +14,7 @@ use mainstay_engine::{
 use mainstay_net::{Entropy, Env, Trust, Wall, simulate};
 use mainstay_plan::Observed;
 use mainstay_sim::{Mode, World};
-use mainstay_spec::{Distro, Environment, Spec};
+use mainstay_spec::{DistroSpec, Environment, Spec};
 use pve_api::{Client, ClientOptions, Endpoint};
 use talos_api::factory::Factory;
 use talos_config::versions::Contract;
@@ -224,7 +224,7 @@ impl Story {
         let mut spec = checked.spec;
         spec.datacenter.jump = None;
         if let Some(world) = world {
-            let Distro::Talos(talos) = &mut spec.distro;
+            let DistroSpec::Talos(talos) = &mut spec.distro;
             let url = world.factory_url().parse();
             talos.factory = url.map_err(|error| Problem::plain("the simulated factory has no address").caused_by(error))?;
         }
@@ -268,7 +268,7 @@ fn site(world: &World, env: &Env, spec: &Spec, secrets: &Secrets, events: &Event
         host: None,
     };
     let pve = Client::new(env, vec![endpoint], login, ClientOptions::default()).map_err(|_| broken("certificate")())?;
-    let Distro::Talos(talos) = &spec.distro;
+    let DistroSpec::Talos(talos) = &spec.distro;
     let factory = Factory::new(env, &talos.factory, &Trust::Plain).map_err(|_| broken("Image Factory")())?;
     let keys = keys(env, secrets).map_err(|error| Problem::plain("client certificates cannot be made").caused_by(error))?;
     let journal = Journal::open(

@@ -3,7 +3,7 @@
 use anstyle::{AnsiColor, Style};
 use mainstay_engine::{Failure, RunError};
 use mainstay_plan::{Plan, Refusal};
-use mainstay_spec::Faults;
+use mainstay_spec::Diagnostics;
 use mainstay_spec::report::{self, Paint};
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ pub fn tell(output: Output, problem: &Problem, file: &str) {
     }
 }
 
-fn spec(output: Output, faults: &Faults) -> String {
+fn spec(output: Output, faults: &Diagnostics) -> String {
     report::terminal(
         &faults.source,
         &faults.faults,
