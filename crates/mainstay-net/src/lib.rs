@@ -3,6 +3,7 @@
 //! | outside | here |
 //! |---|---|
 //! | connections out | [`Dialer`]: [`Tcp`], [`Jump`] (SSH), [`Routes`] among them, [`Detour`], [`SimNet`] in memory |
+//! | commands and files in guests | [`SshClient`], over any dialer |
 //! | connections in | [`Network`] and [`Listener`]: [`Loopback`] TCP, [`SimNet`]; [`serve`] runs axum and tonic on them |
 //! | whom to believe | [`Trust`]; [`Connector`] dials and shakes hands for hyper, tonic and kube; [`presented_chain`] |
 //! | HTTP | [`http::HttpClient`]: reason phrases, exact lengths, errors that say whether a request was carried out |
@@ -64,6 +65,9 @@ pub use self::secret::Secret;
 pub use self::serve::{HangUp, Peer, ServeOptions, ServerTls, Versions, serve, set_reason};
 pub use self::simnet::{Faults, Group, SimDialer, SimNet};
 pub use self::simulate::{SimulateError, simulate};
-pub use self::ssh::{HostKey, Jump, JumpAddress, JumpAddressError, KnownHosts, Login, sshd};
+pub use self::ssh::{
+    HostKey, HostKeyPolicy, Jump, JumpAddress, JumpAddressError, KnownHosts, Login, RemoteFile, RunAs, SshClient, SshCommand,
+    SshEndpoint, SshError, SshErrorClass, SshExit, SshHostKey, SshHostKeyError, SshLimits, SshOutput, sshd,
+};
 pub use self::target::{Target, TargetError};
 pub use self::trust::{Identity, Trust, TrustError, crypto_provider, server_config};

@@ -1,8 +1,17 @@
-//! The jump host: connections that leave from another machine, over SSH.
+//! SSH: the jump host that connections leave from, and sessions on guests.
 
+mod banner;
+mod client;
+mod command;
+mod error;
+mod host_key;
 mod jump;
 mod known_hosts;
 pub mod sshd;
 
+pub use self::client::{SshClient, SshEndpoint, SshLimits};
+pub use self::command::{RemoteFile, RunAs, SshCommand, SshExit, SshOutput};
+pub use self::error::{SshError, SshErrorClass};
+pub use self::host_key::{HostKeyPolicy, SshHostKey, SshHostKeyError};
 pub use self::jump::{Jump, JumpAddress, JumpAddressError, Login};
 pub use self::known_hosts::{HostKey, KnownHosts};

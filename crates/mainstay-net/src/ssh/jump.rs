@@ -239,7 +239,7 @@ fn ssh_fault(failure: russh::Error) -> Fault {
 }
 
 /// The usual order, but first what known_hosts can judge: a server shows one of its keys, and another one would look changed.
-fn recorded_first(recorded: &[Algorithm], usual: &[Algorithm]) -> Vec<Algorithm> {
+pub(super) fn recorded_first(recorded: &[Algorithm], usual: &[Algorithm]) -> Vec<Algorithm> {
     let is_recorded = |algorithm: &Algorithm| {
         recorded.iter().any(|known| match known {
             Algorithm::Rsa { .. } => matches!(algorithm, Algorithm::Rsa { .. }),
@@ -338,7 +338,7 @@ impl Attempt<'_> {
         let passphrase = passphrase.map(|secret| secret.expose().as_str());
         let key = decode_secret_key(text.expose(), passphrase).map_err(|cause| Fault::KeyUnusable(Arc::new(cause)))?;
         let public = key.public_key().clone();
-        let hash = self.hash_for(&public).await?;
+        let hash = signature_hash(self.session, &public).await.map_err(ssh_fault)?;
         let key = PrivateKeyWithHashAlg::new(Arc::new(key), hash);
         let outcome = self.session.authenticate_publickey(self.user, key).await.map_err(ssh_fault)?;
         Ok(self.judge(&public, &outcome))
@@ -352,7 +352,7 @@ impl Attempt<'_> {
             let AgentIdentity::PublicKey { key, .. } = identity else {
                 continue;
             };
-            let hash = self.hash_for(&key).await?;
+            let hash = signature_hash(self.session, &key).await.map_err(ssh_fault)?;
             let signing = self
                 .session
                 .authenticate_publickey_with(self.user, key.clone(), hash, &mut agent);
@@ -367,15 +367,6 @@ impl Attempt<'_> {
         Ok(false)
     }
 
-    /// RSA keys sign with the best hash the server takes; SHA-1 has been refused by default since OpenSSH 8.8.
-    async fn hash_for(&self, key: &PublicKey) -> Result<Option<HashAlg>, Fault> {
-        if !matches!(key.algorithm(), Algorithm::Rsa { .. }) {
-            return Ok(None);
-        }
-        let best = self.session.best_supported_rsa_hash().await.map_err(ssh_fault)?;
-        Ok(best.unwrap_or(Some(HashAlg::Sha256)))
-    }
-
     fn judge(&mut self, key: &PublicKey, outcome: &AuthResult) -> bool {
         // Without a list of methods nobody answered: the connection broke.
         if let AuthResult::Failure { remaining_methods, .. } = outcome
@@ -385,4 +376,16 @@ impl Attempt<'_> {
         }
         outcome.success()
     }
+}
+
+/// RSA keys sign with the best hash the server takes; SHA-1 has been refused by default since OpenSSH 8.8.
+pub(super) async fn signature_hash<H: client::Handler>(
+    session: &Handle<H>,
+    key: &PublicKey,
+) -> Result<Option<HashAlg>, russh::Error> {
+    if !matches!(key.algorithm(), Algorithm::Rsa { .. }) {
+        return Ok(None);
+    }
+    let best = session.best_supported_rsa_hash().await?;
+    Ok(best.unwrap_or(Some(HashAlg::Sha256)))
 }

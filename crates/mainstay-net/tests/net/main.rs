@@ -5,6 +5,7 @@ mod http;
 mod jump;
 mod serve;
 mod simnet;
+mod ssh;
 mod trust;
 mod ways;
 mod world;
