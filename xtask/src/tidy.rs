@@ -8,7 +8,13 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 /// Crates without tokio, I/O, clock or randomness of their own.
-const PURE: &[&str] = &["mainstay-spec", "mainstay-plan", "talos-config", "cloud-seed", "sops-file"];
+const PURE: &[&str] = &[
+    "mainstay-spec",
+    "mainstay-plan",
+    "talos-config",
+    "rancher-config",
+    "sops-file",
+];
 
 /// The simulators must not share a misreading with the code that they judge.
 const SIMULATORS: &[&str] = &["pve-sim", "mainstay-sim"];
@@ -18,6 +24,7 @@ const JUDGED: &[&str] = &[
     "pve-api",
     "talos-api",
     "talos-config",
+    "rancher-config",
     "mainstay-kube",
     "mainstay-spec",
 ];
@@ -28,6 +35,7 @@ const MECHANISMS: &[&str] = &[
     "talos-api",
     "talos-proto",
     "talos-config",
+    "rancher-config",
     "sops-file",
     "pve-sim",
     "mainstay-kube",

@@ -1,0 +1,6 @@
+//! The crate seen from outside: files and secrets, checked by other readers than the code that wrote them.
+
+mod config;
+mod manifests;
+mod secrets;
+mod support;
