@@ -15,8 +15,7 @@ pub fn run() -> Result<()> {
     let place = root.join("target/dist");
     fs::create_dir_all(&place)?;
     let binary = place.join("mainstay");
-    fs::copy(target_dir(&root).join(TARGET).join("release/mainstay"), &binary)
-        .context("the binary is not where cargo puts it")?;
+    fs::copy(target_dir(&root).join(TARGET).join("dist/mainstay"), &binary).context("the binary is not where cargo puts it")?;
     for shell in SHELLS {
         let text = output_of(&binary, &["completions", shell])?;
         fs::write(place.join(format!("mainstay.{shell}")), text)?;
@@ -37,7 +36,16 @@ pub fn run() -> Result<()> {
 /// musl brings its own resolver, so the binary runs wherever the kernel does. ring's C parts build with the ordinary compiler.
 fn build() -> Result<()> {
     let mut command = crate::cargo();
-    command.args(["build", "--release", "--locked", "--package", "mainstay", "--target", TARGET]);
+    command.args([
+        "build",
+        "--profile",
+        "dist",
+        "--locked",
+        "--package",
+        "mainstay",
+        "--target",
+        TARGET,
+    ]);
     command.env("CC_x86_64_unknown_linux_musl", "gcc");
     if !command.status().context("cargo build")?.success() {
         bail!("the build failed; if the target is missing: rustup target add {TARGET}");

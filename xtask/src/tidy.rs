@@ -56,6 +56,7 @@ pub fn run() -> Result<()> {
     let graph = Graph::from_metadata(&serde_json::from_slice(&output.stdout)?)?;
     let mut broken = graph.broken_rules();
     broken.extend(broken_manifests(&crate::root())?);
+    broken.extend(unlisted_tests(&crate::root())?);
     broken.extend(broken_texts(&crate::root())?);
     for rule in &broken {
         eprintln!("tidy: {rule}");
@@ -160,6 +161,30 @@ fn broken_manifests(root: &Path) -> Result<Vec<String>> {
         let Ok(text) = fs::read_to_string(&manifest) else { continue };
         if !text.contains("[lints]\nworkspace = true") {
             broken.push(format!("{} does not take the workspace's lints", shown(root, &manifest)));
+        }
+    }
+    Ok(broken)
+}
+
+/// A crate has one integration-test binary, because each further one is linked with everything below it. Cargo does not look for
+/// test files there, so a file that `tests/main.rs` does not name would never run.
+fn unlisted_tests(root: &Path) -> Result<Vec<String>> {
+    let mut broken = Vec::new();
+    for entry in fs::read_dir(root.join("crates"))? {
+        let tests = entry?.path().join("tests");
+        let Ok(listed) = fs::read_to_string(tests.join("main.rs")) else {
+            continue;
+        };
+        for file in fs::read_dir(&tests)? {
+            let file = file?.path();
+            let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let is_module = file.extension().is_some_and(|ending| ending == "rs") || file.join("mod.rs").exists();
+            if is_module && name != "main" && !listed.contains(&format!("mod {name};")) {
+                broken.push(format!(
+                    "{} is not named in tests/main.rs, so it never runs",
+                    shown(root, &file)
+                ));
+            }
         }
     }
     Ok(broken)

@@ -2,18 +2,13 @@
 //!
 //! `docs/reference/failures.md` lists all of them with the test that shows each; those that need a whole world are here.
 
-#[expect(dead_code, reason = "shared with tests that need other parts of it")]
-mod days;
-#[expect(dead_code, reason = "shared with tests that need other parts of it")]
-mod stage;
-
-use days::once::{Then, befalls_once, on_small_stage};
-use days::shape::Shape;
+use crate::days::once::{Then, befalls_once, on_small_stage};
+use crate::days::shape::Shape;
+use crate::stage::{Stage, on_stage, settled};
 use mainstay_engine::{Disk, Event, RunError, StepEvent, Told};
 use mainstay_sim::WorldSpec;
 use pve_sim::faults::{Fault, Rule};
 use pve_sim::{Observer, Seen};
-use stage::{Stage, on_stage, settled};
 use std::sync::{Arc, Mutex};
 
 const CREATE: &str = "POST /nodes/{node}/qemu";

@@ -1,11 +1,7 @@
 //! Bad days by the dozen. Thousands of them: `cargo run --profile hard -p mainstay-engine --example hardship -- --seeds 1000`.
 
-mod days;
-#[expect(dead_code, reason = "shared with tests that need other parts of it")]
-mod stage;
-
-use days::live;
-use days::once::{Then, befalls_once, clean, down_killed_at, on_small_stage, up_killed_at};
+use crate::days::live;
+use crate::days::once::{Then, befalls_once, clean, down_killed_at, on_small_stage, up_killed_at};
 use mainstay_engine::Disk;
 use mainstay_sim::{Deed, Standing, Struck, Witness};
 use pve_sim::faults::Fault;
@@ -181,7 +177,7 @@ fn the_watch_tells_of_everything_that_must_not_happen() {
         let token = stage.world.token().expect("a token");
         watch.request(&seen(token.split_once('=').expect("a secret").1));
         tells("a secret in an answer");
-        for _ in 0..days::watch::REQUESTS_PER_MINUTE {
+        for _ in 0..crate::days::watch::REQUESTS_PER_MINUTE {
             watch.request(&seen(""));
         }
         tells("too many requests");

@@ -1,12 +1,10 @@
 //! Doors of the machine API: certificates, routing, streams, and the files it hands out.
 
-mod lab;
-
 use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lab::{Lab, control_plane, in_world, os_ca, os_trust, until, worker};
+use crate::lab::{Lab, control_plane, in_world, os_ca, os_trust, until, worker};
 use mainstay_net::{Target, Trust, crypto_provider};
 use prost::Message;
 use rcgen::ExtendedKeyUsagePurpose as Use;
@@ -63,22 +61,22 @@ fn a_refused_certificate_gets_the_recorded_alert() {
         let _vm = lab.first_control_plane("cp-1", CP).await;
         assert_eq!(alert(&lab, None).await, Some(AlertDescription::CertificateRequired));
         assert_eq!(
-            alert(&lab, Some(lab::foreign_certificate())).await,
+            alert(&lab, Some(crate::lab::foreign_certificate())).await,
             Some(AlertDescription::UnknownCA)
         );
         assert_eq!(
-            alert(&lab, Some(lab::expired_certificate())).await,
+            alert(&lab, Some(crate::lab::expired_certificate())).await,
             Some(AlertDescription::CertificateExpired)
         );
         for uses in [&[][..], &[Use::ServerAuth], &[Use::ClientAuth, Use::ServerAuth]] {
             assert_eq!(
-                alert(&lab, Some(lab::client_certificate(&["os:admin"], uses))).await,
+                alert(&lab, Some(crate::lab::client_certificate(&["os:admin"], uses))).await,
                 Some(AlertDescription::BadCertificate),
                 "{uses:?}"
             );
         }
         assert_eq!(
-            alert(&lab, Some(lab::client_certificate(&["os:admin"], &[Use::ClientAuth]))).await,
+            alert(&lab, Some(crate::lab::client_certificate(&["os:admin"], &[Use::ClientAuth]))).await,
             None
         );
     });

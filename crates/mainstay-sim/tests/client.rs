@@ -1,12 +1,10 @@
 //! Our own client against simulated machines of every version, with each answer lost once: what it says then, and what a look tells.
 
-mod lab;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lab::{Lab, Vm, client_certificate, control_plane, in_world, os_ca, to_identity, until, worker};
+use crate::lab::{Lab, Vm, client_certificate, control_plane, in_world, os_ca, to_identity, until, worker};
 use mainstay_net::{Env, Secret, Target};
 use mainstay_sim::NodeFaults;
 use pve_sim::guest::PowerEvent;

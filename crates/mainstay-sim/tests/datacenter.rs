@@ -1,11 +1,9 @@
 //! The whole way through the datacenter's own API: image, VM, boot, cluster.
 
-mod lab;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use lab::{Lab, control_plane, in_world, until};
+use crate::lab::{Lab, control_plane, in_world, until};
 use mainstay_net::http::{Body, HttpClient, HttpOptions};
 use mainstay_net::{Connector, Fingerprint, Trust};
 use mainstay_sim::Shape;

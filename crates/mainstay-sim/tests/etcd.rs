@@ -1,11 +1,9 @@
 //! Clusters of control planes: bootstrap, learners, quorum, leaving, the VIP, and who reaches whom.
 
-mod lab;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use lab::{Lab, VIP, control_plane, in_world, refusal, until, worker};
+use crate::lab::{Lab, VIP, control_plane, in_world, refusal, until, worker};
 use mainstay_sim::NodeFaults;
 use sha2::{Digest, Sha256};
 use talos_proto::machine;
@@ -14,7 +12,7 @@ use tonic::Code;
 
 const CP: [&str; 3] = ["10.10.0.11", "10.10.0.12", "10.10.0.13"];
 
-async fn three(lab: &Lab) -> [lab::Vm; 3] {
+async fn three(lab: &Lab) -> [crate::lab::Vm; 3] {
     let first = lab.first_control_plane("cp-1", CP[0]).await;
     let second = lab.join_control_plane("cp-2", CP[1]).await;
     let third = lab.join_control_plane("cp-3", CP[2]).await;

@@ -1,8 +1,6 @@
 //! A cluster comes up: boot, maintenance, config, bootstrap, join, Ready nodes, VIP.
 
-mod lab;
-
-use lab::{Lab, VIP, control_plane, in_world, until, worker};
+use crate::lab::{Lab, VIP, control_plane, in_world, until, worker};
 use std::sync::Arc;
 use talos_proto::machine::apply_configuration_request::Mode;
 

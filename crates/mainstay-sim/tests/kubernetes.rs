@@ -1,16 +1,14 @@
 //! The Kubernetes API of a simulated cluster, by raw HTTP.
 
-mod lab;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use lab::kube::{Kube, ready};
-use lab::{Lab, VIP, in_world, until};
+use crate::lab::kube::{Kube, ready};
+use crate::lab::{Lab, VIP, in_world, until};
 use serde_json::{Value, json};
 
 /// One control plane with a Ready node.
-async fn cluster(lab: &Lab) -> lab::Vm {
+async fn cluster(lab: &Lab) -> crate::lab::Vm {
     let vm = lab.first_control_plane("cp-1", "10.10.0.11").await;
     let kube = Kube::admin(lab, "10.10.0.11");
     until(|| async {
@@ -141,7 +139,7 @@ fn a_node_without_a_network_says_why_it_is_not_ready() {
     in_world(|lab: Arc<Lab>| async move {
         let vm = lab.vm("cp-1", "10.10.0.11");
         vm.on();
-        let config = lab::control_plane("cp-1").replace(
+        let config = crate::lab::control_plane("cp-1").replace(
             "    network:\n        dnsDomain",
             "    network:\n        cni:\n            name: none\n        dnsDomain",
         );
@@ -193,7 +191,7 @@ fn the_node_of_a_dead_machine_turns_unknown_and_comes_back() {
         let _first = cluster(&lab).await;
         let worker = lab.vm("w-1", "10.10.0.21");
         worker.on();
-        lab.configure("10.10.0.21", &lab::worker("w-1")).await;
+        lab.configure("10.10.0.21", &crate::lab::worker("w-1")).await;
         let kube = Kube::admin(&lab, "10.10.0.11");
         until(|| async { ready(&kube.get("/api/v1/nodes/w-1").await.1) }).await;
         worker.off();
@@ -230,10 +228,10 @@ impl Kube {
     }
 }
 
-async fn ready_worker(lab: &Lab, kube: &Kube) -> lab::Vm {
+async fn ready_worker(lab: &Lab, kube: &Kube) -> crate::lab::Vm {
     let worker = lab.vm("w-1", "10.10.0.21");
     worker.on();
-    lab.configure("10.10.0.21", &lab::worker("w-1")).await;
+    lab.configure("10.10.0.21", &crate::lab::worker("w-1")).await;
     kube.until_ready("w-1", true).await;
     worker
 }

@@ -1,11 +1,9 @@
 //! The life of a node: modes of apply, power, wipes, time, and what clients see of it.
 
-mod lab;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use lab::{Lab, control_plane, in_world, in_world_of, refusal, until, worker};
+use crate::lab::{Lab, control_plane, in_world, in_world_of, refusal, until, worker};
 use mainstay_sim::{NodeFaults, WorldSpec};
 use pve_sim::guest::PowerEvent;
 use talos_proto::machine::apply_configuration_request::Mode;
@@ -15,7 +13,7 @@ use tonic::Code;
 
 const CP: &str = "10.10.0.11";
 
-async fn boot_id(node: &lab::Node) -> Option<String> {
+async fn boot_id(node: &crate::lab::Node) -> Option<String> {
     let request = machine::ReadRequest {
         path: "/proc/sys/kernel/random/boot_id".to_owned(),
     };

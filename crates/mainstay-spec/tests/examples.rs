@@ -1,6 +1,6 @@
 //! The examples, the schema and the reference page, held against each other.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p mainstay-spec --test examples` writes schema and page anew.
+//! `UPDATE_EXPECT=1 cargo test -p mainstay-spec examples` writes schema and page anew.
 
 use std::fs;
 use std::path::{Path, PathBuf};

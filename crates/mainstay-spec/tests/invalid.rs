@@ -1,6 +1,6 @@
 //! Every way to get cluster.yaml wrong, with the report that a person and a program get.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p mainstay-spec --test invalid` writes the reports anew.
+//! `UPDATE_EXPECT=1 cargo test -p mainstay-spec invalid` writes the reports anew.
 
 use std::collections::BTreeSet;
 use std::fs;

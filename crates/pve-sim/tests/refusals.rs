@@ -1,12 +1,9 @@
 //! Raw requests in, channel and text out: what PVE refuses, and where.
 
-mod client;
-mod recorded;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use client::{Client, datacenter};
+use crate::client::{Client, datacenter};
 use pve_sim::World;
 
 #[tokio::test(start_paused = true)]

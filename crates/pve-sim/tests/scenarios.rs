@@ -1,11 +1,9 @@
 //! The recordings of the real PVE decide.
 
-mod recorded;
-
 use std::collections::BTreeSet;
 
+use crate::recorded::scenarios;
 use pve_sim::conformance::play_all;
-use recorded::scenarios;
 
 /// Steps that differ, each with its reason in docs/reference/simulator.md.
 const KNOWN: &[(&str, u64)] = &[("reads-cluster", 30)];

@@ -3,10 +3,7 @@
 //! Each row is named after its table and its words there. Rows that need a lock, a host that is off or a cluster without quorum stand in
 //! `refusals.rs`, those about names and encodings in the recorded scenarios.
 
-mod client;
-mod recorded;
-
-use client::Client;
+use crate::client::Client;
 
 /// Table and row, the request, what comes back.
 type Row<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);

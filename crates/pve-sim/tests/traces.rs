@@ -4,8 +4,6 @@
 //! sends the recorded request. Most kinds and refusals are in the recorded scenarios too, which `scenarios.rs` replays; the fixture holds
 //! the others.
 
-mod recorded;
-
 use std::collections::BTreeSet;
 
 use pve_sim::conformance::{Folder, play_all};
@@ -16,8 +14,8 @@ use serde_json::Value;
 const UNREACHED: &[&str] = &[];
 
 fn traces() -> (Value, Folder) {
-    let fixture = recorded::unpack(include_bytes!("data/pve-traces.json.gz"));
-    let mut folder = recorded::scenarios();
+    let fixture = crate::recorded::unpack(include_bytes!("data/pve-traces.json.gz"));
+    let mut folder = crate::recorded::scenarios();
     for part in ["users", "tokens", "principals"] {
         for (name, value) in fixture["world"][part].as_object().into_iter().flatten() {
             folder.world[part][name] = value.clone();
@@ -113,7 +111,7 @@ fn is_of_kind(step: &Value, kind: &str) -> bool {
 #[test]
 fn every_kind_of_request_is_sent_by_a_test() {
     let (fixture, folder) = traces();
-    let scenarios = recorded::scenarios();
+    let scenarios = crate::recorded::scenarios();
     let all: Vec<&Value> = steps(&scenarios.scenarios)
         .into_iter()
         .chain(steps(&folder.scenarios))
@@ -166,7 +164,7 @@ fn refusals(step: &Value) -> Vec<String> {
 #[test]
 fn every_refusal_is_met_by_a_test() {
     let (fixture, folder) = traces();
-    let scenarios = recorded::scenarios();
+    let scenarios = crate::recorded::scenarios();
     let met: BTreeSet<String> = steps(&scenarios.scenarios)
         .into_iter()
         .chain(steps(&folder.scenarios))

@@ -1,9 +1,7 @@
 //! Differences by path, and no secret in anything that can be printed.
 
-mod support;
-
+use crate::support::{read, rng, secrets};
 use semver::Version;
-use support::{read, rng, secrets};
 use talos_config::access::DEFAULT_LIFETIME;
 use talos_config::diff::{Effect, diff, effect};
 use talos_config::generate::{

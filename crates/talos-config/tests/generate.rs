@@ -1,9 +1,7 @@
 //! Our configs against those of the real generators.
 
-mod support;
-
+use crate::support::{differences, documents, read, secrets};
 use semver::Version;
-use support::{differences, documents, read, secrets};
 use talos_config::generate::{ClusterInput, Install, InstallDisk, MachineInput, Role};
 use talos_config::machine_config;
 

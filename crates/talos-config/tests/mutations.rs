@@ -1,10 +1,8 @@
 //! Files that were cut, mixed and mistyped: read or refused, never a panic.
 
-mod support;
-
+use crate::support::{raw, read};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use support::{raw, read};
 use talos_config::versions::Contract;
 use talos_config::{Config, Patch, Secrets};
 

@@ -1,9 +1,7 @@
 //! Our patches against `talosctl machineconfig patch`.
 
-mod support;
-
+use crate::support::{differences, documents, read};
 use sha2::{Digest, Sha256};
-use support::{differences, documents, read};
 use talos_config::versions::Contract;
 use talos_config::{Config, Patch, PatchError};
 
@@ -192,7 +190,7 @@ fn a_patch_that_is_neither_form_is_an_error() {
 /// Recorded from talosctl 1.13.9: a base, a patch, and the hash of what came out or the error.
 #[test]
 fn many_more_patches_give_the_bytes_of_talosctl() {
-    let recording = support::raw("patches.txt");
+    let recording = crate::support::raw("patches.txt");
     let mut compared = 0;
     for case in recording.split("### ").skip(1) {
         let (base, rest) = case.split_once('\n').unwrap();

@@ -1,14 +1,12 @@
 //! Every certificate property that Talos gives or expects.
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support::{raw, rng, secrets};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use support::{raw, rng, secrets};
 use talos_config::access::{DEFAULT_LIFETIME, kubernetes_admin, talos_identity};
 use talos_config::versions::Contract;
 use talos_config::{ClientIdentity, Kubeconfig, Secrets, ServiceAccountKey, TalosRole, Talosconfig};

@@ -1,10 +1,8 @@
 //! Properties that hold for any input.
 
-mod support;
-
+use crate::support::{read, rng};
 use proptest::prelude::*;
 use semver::Version;
-use support::{read, rng};
 use talos_config::generate::{ClusterInput, Hostname, Install, InstallDisk, Link, MachineInput, Role};
 use talos_config::versions::Contract;
 use talos_config::{Config, Patch, Schematic, Secrets, ServiceAccountKey, machine_config};

@@ -1,8 +1,6 @@
 //! Schematic ids against those of the Image Factory's own code.
 
-mod support;
-
-use support::raw;
+use crate::support::raw;
 use talos_config::Schematic;
 
 #[test]

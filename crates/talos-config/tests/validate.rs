@@ -1,9 +1,7 @@
 //! Our verdicts against those of the real validators.
 
-mod support;
-
+use crate::support::{data, raw, read};
 use semver::Version;
-use support::{data, raw, read};
 use talos_config::validate::{Mode, Options, validate};
 use talos_config::versions::Contract;
 use talos_config::{Config, Patch};

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use crate::known;
-use crate::tape::stable;
+use crate::recorded::known;
+use crate::recorded::tape::stable;
 
 /// The part an event belongs to, and what it says. The conditions of a machine status pass through moments that differ.
 fn lane(event: &Value) -> Option<(String, String)> {

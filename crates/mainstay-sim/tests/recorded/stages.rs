@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::tape::{self, Call};
+use crate::recorded::tape::{self, Call};
 
 /// Stages and the recorded calls of each, by number.
 pub const STAGES: &[(&str, Range<usize>)] = &[

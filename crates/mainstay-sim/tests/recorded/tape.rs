@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::lab::{Node, reflect};
-use crate::{configs, events};
+use crate::recorded::{configs, events};
 
 const RECORDED: &str = include_str!("../data/recorded.jsonl");
 
@@ -115,7 +115,7 @@ impl Call {
     /// In which the answer differs from the recorded one.
     pub fn differences(&self, answer: &Answer) -> Vec<String> {
         let mut found = Vec::new();
-        if crate::known::excused(self.n) {
+        if crate::recorded::known::excused(self.n) {
             return found;
         }
         if answer.code() != code(&self.code) {
@@ -156,7 +156,8 @@ fn without_machine_services(message: &Value) -> Option<Value> {
     let events = message["event"].as_array()?;
     let machine_only = |event: &Value| {
         let metadata = &event["resource"]["metadata"];
-        metadata["type"] == "Services.v1alpha1.talos.dev" && crate::known::MACHINE_ONLY.iter().any(|id| metadata["id"] == **id)
+        metadata["type"] == "Services.v1alpha1.talos.dev"
+            && crate::recorded::known::MACHINE_ONLY.iter().any(|id| metadata["id"] == **id)
     };
     let left: Vec<Value> = events.iter().filter(|event| !machine_only(event)).cloned().collect();
     let whole = left.len() == events.len();
@@ -171,14 +172,14 @@ fn items(method: &str, recorded: &[Value], answered: &[Value], cut: bool, found:
             let id = &one["resource"]["metadata"]["id"];
             match answered.iter().find(|other| other["resource"]["metadata"]["id"] == *id) {
                 Some(other) => compare(method, &format!("[{}]", id.as_str().unwrap()), one, other, found),
-                None if crate::known::absent(one) => {}
+                None if crate::recorded::known::absent(one) => {}
                 None => found.push(format!("no {id}")),
             }
         }
         for one in answered {
             let id = &one["resource"]["metadata"]["id"];
             let there = recorded.iter().any(|other| other["resource"]["metadata"]["id"] == *id);
-            if !there && !cut && !crate::known::absent(one) {
+            if !there && !cut && !crate::recorded::known::absent(one) {
                 found.push(format!("{id} too many"));
             }
         }
@@ -219,7 +220,7 @@ fn items(method: &str, recorded: &[Value], answered: &[Value], cut: bool, found:
 
 /// Walks both; a value that is another in every run counts as present.
 fn compare(method: &str, path: &str, recorded: &Value, answered: &Value, found: &mut Vec<String>) {
-    if crate::known::is_known(method, path) {
+    if crate::recorded::known::is_known(method, path) {
         return;
     }
     match (recorded, answered) {
@@ -276,7 +277,7 @@ fn services(method: &str, recorded: &[Value], answered: &[Value], found: &mut Ve
             .collect::<Vec<_>>()
     };
     let mut there = ids(answered);
-    there.retain(|id| !crate::known::MACHINE_ONLY.contains(&id.as_str()));
+    there.retain(|id| !crate::recorded::known::MACHINE_ONLY.contains(&id.as_str()));
     if there != ids(recorded) {
         found.push(format!("services {:?}, answered {there:?}", ids(recorded)));
     }

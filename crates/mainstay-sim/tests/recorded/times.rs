@@ -13,7 +13,7 @@ use talos_proto::machine::apply_configuration_request::Mode;
 use tokio::time::Instant;
 
 use crate::lab::kube::{Kube, ready};
-use crate::lab::{self, Lab, Node, VIP, Vm, until};
+use crate::lab::{Lab, Node, VIP, Vm, until};
 
 const CP1: &str = "10.10.0.11";
 const CP2: &str = "10.10.0.12";
@@ -201,7 +201,7 @@ async fn first_control_plane(lab: &Lab, table: &Table) -> Vm {
         .until("maintenance API", || async { lab.insecure(CP1).disks().await.is_ok() })
         .await;
     lab.insecure(CP1)
-        .apply(&lab::control_plane("cp-1"), Mode::Auto)
+        .apply(&crate::lab::control_plane("cp-1"), Mode::Auto)
         .await
         .unwrap();
     let watch = table.since("apply");
@@ -252,7 +252,7 @@ async fn join(lab: &Lab, table: &Table) -> Vm {
     vm.on();
     lab.maintenance(CP2).await;
     lab.insecure(CP2)
-        .apply(&lab::control_plane("cp-2"), Mode::Auto)
+        .apply(&crate::lab::control_plane("cp-2"), Mode::Auto)
         .await
         .unwrap();
     let watch = table.since("join");
@@ -279,7 +279,10 @@ async fn worker(lab: &Lab, table: &Table) -> Vm {
     let (vm, node, kube) = (lab.vm("w-1", WORKER), At(lab, WORKER), Kube::admin(lab, CP1));
     vm.on();
     lab.maintenance(WORKER).await;
-    lab.insecure(WORKER).apply(&lab::worker("w-1"), Mode::Auto).await.unwrap();
+    lab.insecure(WORKER)
+        .apply(&crate::lab::worker("w-1"), Mode::Auto)
+        .await
+        .unwrap();
     let watch = table.since("worker");
     watch.until("API of the cluster", || node.answers()).await;
     watch.until("kubelet healthy", || node.up("kubelet")).await;
@@ -292,7 +295,7 @@ async fn worker(lab: &Lab, table: &Table) -> Vm {
 }
 
 async fn reboots(lab: &Lab, table: &Table, vm: &Vm) {
-    let (node, config) = (At(lab, CP3), lab::control_plane("cp-3"));
+    let (node, config) = (At(lab, CP3), crate::lab::control_plane("cp-3"));
     node.apply(&config, Mode::Reboot).await;
     table
         .since("reboot")
@@ -416,7 +419,7 @@ async fn recover(lab: &Lab, table: &Table) {
     drop(first);
     let (vm, node) = (lab.vm("cp-2", CP2), At(lab, CP2));
     vm.on();
-    lab.configure(CP2, &lab::control_plane("cp-2")).await;
+    lab.configure(CP2, &crate::lab::control_plane("cp-2")).await;
     until(|| node.up("kubelet")).await;
     node.admin()
         .machine
@@ -454,8 +457,8 @@ fn stages_take_as_long_as_they_were_recorded_to() {
     spec.guests.timing.kernel = Duration::ZERO;
     let table = Arc::new(Table::default());
     let (life, restored) = (Arc::clone(&table), Arc::clone(&table));
-    lab::in_world_of(spec.clone(), |lab| async move { a_whole_life(&lab, &life).await });
-    lab::in_world_of(spec, |lab| async move { recover(&lab, &restored).await });
+    crate::lab::in_world_of(spec.clone(), |lab| async move { a_whole_life(&lab, &life).await });
+    crate::lab::in_world_of(spec, |lab| async move { recover(&lab, &restored).await });
     let (text, wrong) = table.compare();
     println!(
         "{:<22} {:<25} {:>13} {:>7} {:>6}\n{text}",

@@ -8,7 +8,7 @@ use talos_proto::machine::apply_configuration_request::Mode;
 use tonic::Code;
 
 use crate::lab::{Lab, control_plane, in_world, refusal, until, worker};
-use crate::{CP, WORKER};
+use crate::rows::{CP, WORKER};
 
 #[test]
 fn a_worker_names_what_only_control_planes_have() {

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tonic::Code;
 
 use crate::lab::{Lab, control_plane, expired_certificate, in_world, os_trust, refusal, until, worker};
-use crate::{CP, CP2, WORKER};
+use crate::rows::{CP, CP2, WORKER};
 
 fn faults(change: impl FnOnce(&mut NodeFaults)) -> NodeFaults {
     let mut faults = NodeFaults::default();

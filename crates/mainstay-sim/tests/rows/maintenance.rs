@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::CP;
 use crate::lab::{Lab, in_world};
+use crate::rows::CP;
 
 /// A call, and what a node of 1.12 and one of 1.13 say.
 type Row = (&'static str, Value, (Code, &'static str), (Code, &'static str));

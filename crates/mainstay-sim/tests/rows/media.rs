@@ -8,8 +8,8 @@ use talos_proto::machine::apply_configuration_request::Mode;
 use tokio::time::sleep;
 use tonic::Code;
 
-use crate::CP;
 use crate::lab::{Lab, Vm, control_plane, in_world, refusal, until};
+use crate::rows::CP;
 
 async fn install(lab: &Lab, vm: &Vm) {
     vm.on();

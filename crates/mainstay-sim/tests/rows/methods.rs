@@ -10,8 +10,8 @@ use talos_proto::machine::apply_configuration_request::Mode;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-use crate::CP;
 use crate::lab::{Lab, Node, control_plane, in_world, in_world_of, reflect, refusal, until};
+use crate::rows::CP;
 
 async fn ask(node: &Node, method: &str, request: Value) -> (Code, String, Vec<Value>) {
     let outcome = node.raw_within(Duration::from_secs(20), method, &request, &[]).await;

@@ -10,8 +10,8 @@ use talos_proto::machine::apply_configuration_request::Mode;
 use talos_proto::machine::machine_status_event::MachineStage;
 use tokio::time::sleep;
 
-use crate::CP;
 use crate::lab::{Lab, Node, control_plane, in_world, until};
+use crate::rows::CP;
 
 /// The stages that a stream of events tells until it ends or is silent for two minutes.
 async fn stages(node: &Node, tail: i32) -> Vec<(MachineStage, bool)> {

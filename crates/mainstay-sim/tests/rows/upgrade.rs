@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use tonic::Code;
 
 use crate::lab::{Lab, in_world, reflect, refusal, until};
-use crate::{CP, CP2, CP3};
+use crate::rows::{CP, CP2, CP3};
 
 const INSTALLER: &str =
     "factory.talos.dev/nocloud-installer/0000000000000000000000000000000000000000000000000000000000000000:v1.13.10";

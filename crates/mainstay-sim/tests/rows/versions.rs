@@ -8,8 +8,8 @@ use talos_proto::machine::apply_configuration_request::Mode;
 use tokio::time::sleep;
 use tonic::Code;
 
-use crate::CP;
 use crate::lab::{Lab, Node, control_plane, in_world, refusal, until, worker};
+use crate::rows::CP;
 
 /// The control plane's config with a Kubernetes that this Talos takes.
 fn config(kubernetes: &str) -> String {
@@ -143,12 +143,12 @@ fn a_bootstrap_on_a_worker_is_refused_in_the_words_of_the_version() {
     ] {
         in_world(move |lab: Arc<Lab>| async move {
             let (_vm, _node) = configured(&lab, talos, kubernetes).await;
-            let vm = lab.vm_of("w-1", crate::WORKER, talos, &[]);
+            let vm = lab.vm_of("w-1", crate::rows::WORKER, talos, &[]);
             vm.on();
-            lab.configure(crate::WORKER, &worker("w-1").replace("v1.36.3", kubernetes))
+            lab.configure(crate::rows::WORKER, &worker("w-1").replace("v1.36.3", kubernetes))
                 .await;
-            until(|| async { lab.admin(crate::WORKER).service_up("cri").await }).await;
-            let (code, text) = refusal(lab.admin(crate::WORKER).bootstrap().await);
+            until(|| async { lab.admin(crate::rows::WORKER).service_up("cri").await }).await;
+            let (code, text) = refusal(lab.admin(crate::rows::WORKER).bootstrap().await);
             assert_eq!((code, text.as_str()), expected, "{talos}");
         });
     }

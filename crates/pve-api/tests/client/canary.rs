@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use pve_api::{Error, Login, VmConfig, Vmid, cluster, qemu};
 
-use crate::pve::{ONE, Reply, TWO, answer, ok, world};
+use crate::client::pve::{ONE, Reply, TWO, answer, ok, world};
 
 #[derive(Clone, Default)]
 struct Printed(Arc<Mutex<Vec<u8>>>);
@@ -83,7 +83,7 @@ fn everything_printed(login: fn() -> Login) -> String {
 
 #[test]
 fn a_token_is_never_printed() {
-    let text = everything_printed(|| crate::pve::TOKEN.parse().unwrap());
+    let text = everything_printed(|| crate::client::pve::TOKEN.parse().unwrap());
     assert!(text.contains("POST /nodes/pve1/qemu"), "nothing was printed at all");
     assert!(!text.contains("canary"), "{}", around(&text));
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use pve_api::{Class, Login, Vmid, cluster, qemu};
 
-use crate::pve::{Asked, ONE, Pve, Reply, answer, ok, world};
+use crate::client::pve::{Asked, ONE, Pve, Reply, answer, ok, world};
 
 const VERSION: &str = r#"{"version":"9.2.11","release":"9.2"}"#;
 const UPID: &str = r#""UPID:pve1:00000E70:000501E4:6AFA193D:qmstart:100:ops@pve:""#;

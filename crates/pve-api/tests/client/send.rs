@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pve_api::{Class, Client, ClientOptions, Endpoint, Error, Host, Unknown, VmConfig, Vmid, cluster, host, qemu};
 
-use crate::pve::{ONE, Reply, TWO, answer, ok, slowly, world};
+use crate::client::pve::{ONE, Reply, TWO, answer, ok, slowly, world};
 
 const VERSION: &str = r#"{"version":"9.2.11","release":"9.2","repoid":"14a2"}"#;
 const UPID: &str = r#""UPID:pve1:00000E70:000501E4:6AFA193D:qmstart:100:ops@pve!ms:""#;
@@ -184,7 +184,7 @@ fn a_call_for_a_host_goes_to_its_own_address_when_that_is_known() {
             trust: mainstay_net::Trust::Plain,
             host: Some(host.parse().unwrap()),
         };
-        let login = crate::pve::TOKEN.parse().unwrap();
+        let login = crate::client::pve::TOKEN.parse().unwrap();
         let endpoints = vec![named(ONE, "pve1"), named(TWO, "pve2")];
         let client = Client::new(&pve.env(), endpoints, login, ClientOptions::default()).unwrap();
         client.call(host::version(&"pve2".parse().unwrap())).await.unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 use pve_api::{Class, Error, Host, Unknown, Upid, Vmid, qemu};
 use tokio::time::Instant;
 
-use crate::pve::{Asked, ONE, Pve, Reply, answer, ok, world};
+use crate::client::pve::{Asked, ONE, Pve, Reply, answer, ok, world};
 
 fn upid(n: u32) -> Upid {
     format!("UPID:pve1:{n:08X}:000501E4:6AFA193D:qmstart:{n}:ops@pve!ms:")

@@ -5,7 +5,7 @@ use futures::stream;
 use pve_api::storage::{Checksum, ChecksumAlgorithm};
 use pve_api::{Content, Error, Upload};
 
-use crate::pve::{ONE, Reply, answer, ok, world};
+use crate::client::pve::{ONE, Reply, answer, ok, world};
 
 const UPID: &str = r#""UPID:pve1:00000D35:0004C2BE:6AFA189B:imgcopy::ops@pve!ms:""#;
 const VERSION: &str = r#"{"version":"9.2.11","release":"9.2"}"#;

@@ -5,8 +5,6 @@
 mod configs;
 mod events;
 mod known;
-#[path = "../lab/mod.rs"]
-mod lab;
 mod stages;
 mod tape;
 mod times;
@@ -15,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lab::{Lab, Node, Vm, until};
+use crate::lab::{Lab, Node, Vm, until};
 use tape::Call;
 
 const CP1: &str = "10.5.0.2";
@@ -141,7 +139,7 @@ impl Session {
 }
 
 fn session<F: Future<Output = Session>>(run: impl FnOnce(Session) -> F + Send) {
-    lab::in_world(|lab| async move {
+    crate::lab::in_world(|lab| async move {
         run(Session::new(lab)).await.end();
     });
 }
@@ -345,25 +343,28 @@ fn each_client_certificate() {
     use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
     session(|session| async move {
         let _first = session.first().await;
-        let with = |pair: Option<(String, String)>| session.lab.with_trust(CP1, &lab::os_trust(CP1, pair));
+        let with = |pair: Option<(String, String)>| session.lab.with_trust(CP1, &crate::lab::os_trust(CP1, pair));
         for (stage, pair) in [
-            ("certificate ok", Some(lab::client_certificate(&["os:admin"], &[ClientAuth]))),
-            ("certificate noeku", Some(lab::client_certificate(&["os:admin"], &[]))),
+            (
+                "certificate ok",
+                Some(crate::lab::client_certificate(&["os:admin"], &[ClientAuth])),
+            ),
+            ("certificate noeku", Some(crate::lab::client_certificate(&["os:admin"], &[]))),
             (
                 "certificate server",
-                Some(lab::client_certificate(&["os:admin"], &[ServerAuth])),
+                Some(crate::lab::client_certificate(&["os:admin"], &[ServerAuth])),
             ),
             (
                 "certificate both",
-                Some(lab::client_certificate(&["os:admin"], &[ClientAuth, ServerAuth])),
+                Some(crate::lab::client_certificate(&["os:admin"], &[ClientAuth, ServerAuth])),
             ),
             (
                 "certificate norole",
-                Some(lab::client_certificate(&["os:nope"], &[ClientAuth])),
+                Some(crate::lab::client_certificate(&["os:nope"], &[ClientAuth])),
             ),
-            ("certificate exp", Some(lab::expired_certificate())),
+            ("certificate exp", Some(crate::lab::expired_certificate())),
             ("certificate none", None),
-            ("certificate foreign", Some(lab::foreign_certificate())),
+            ("certificate foreign", Some(crate::lab::foreign_certificate())),
         ] {
             for call in stages::calls(stage) {
                 session.check(call, &with(pair.clone())).await;
@@ -549,7 +550,7 @@ fn bootstraps_right_after_the_apply() {
 fn a_node_without_its_container_runtime() {
     let mut spec = mainstay_sim::WorldSpec::default();
     spec.guests.timing.cri = Duration::from_secs(3600);
-    lab::in_world_of(spec, |lab| async move {
+    crate::lab::in_world_of(spec, |lab| async move {
         let session = Session::new(lab);
         let _vm = session.configured("x1", "10.5.0.21").await;
         session.admin("runtime down").await;

@@ -2,9 +2,6 @@
 
 mod changes;
 mod held;
-#[path = "../stage/mod.rs"]
-#[expect(dead_code, reason = "shared with tests that need other parts of it")]
-mod stage;
 mod stale;
 mod stopped;
 mod swapped;

@@ -14,9 +14,6 @@
 //! kubeconfig and VIP (`api::the_kubeconfig_…`, `etcd::the_vip_…`), certificates and clock (`faults`, `api::server_certificates_…`), ACPI
 //! (`datacenter`), validation (`life::broken_configs_…`, `versions`), every fault switch (`faults`, `life::a_lost_answer_…`, `lost`).
 
-#[path = "../lab/mod.rs"]
-mod lab;
-
 mod errors;
 mod faults;
 mod maintenance;
