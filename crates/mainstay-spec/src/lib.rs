@@ -7,26 +7,27 @@
 //! text -> tree (spans) -> shape (tables) -> `Draft` -> checks, one per concern -> [`Spec`]
 
 mod check;
+mod diagnostic;
 mod draft;
-mod fault;
 mod identity;
+mod key;
 mod keys;
 mod mask;
 mod naming;
 mod print;
 mod resolve;
 mod roster;
-mod shape;
 mod source;
 mod spec;
 mod tree;
+mod type_check;
 mod value;
 
 pub mod reference;
 pub mod report;
 pub mod schema;
 
-pub use fault::{Diagnostic, Diagnostics, Severity};
+pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use identity::{default_mac, default_vmids, smbios_uuid};
 pub use source::{Source, Span};
 pub use spec::{
@@ -98,7 +99,7 @@ fn understand(
     faults: &mut Vec<Diagnostic>,
 ) -> Option<Spec> {
     let root = tree::parse(text, faults)?;
-    if !shape::check(&root, faults) {
+    if !type_check::check(&root, faults) {
         return None;
     }
     let mut draft = Draft::read(&root);

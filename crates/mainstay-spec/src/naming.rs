@@ -1,6 +1,6 @@
 //! Which texts are names, of what, and how to say what is wrong with one.
 
-use crate::fault::{Wrong, quote};
+use crate::diagnostic::{ValueError, quote};
 use crate::value::Read;
 
 /// Which texts are names of a kind of thing, and how to say what is wrong otherwise.
@@ -27,7 +27,7 @@ impl Naming {
             (false, example) => format!("write for example {example}."),
         };
         Err(
-            Wrong::new(format!("is not {}: {}", self.what, quote(text)), format!("not {}", self.what))
+            ValueError::new(format!("is not {}: {}", self.what, quote(text)), format!("not {}", self.what))
                 .why(format!("{}.", self.rule))
                 .help(help),
         )

@@ -1,7 +1,8 @@
 //! The reference page of cluster.yaml, made from the tables of keys.
 
-use crate::keys::{self, FILE, Key, When};
-use crate::shape::expectation;
+use crate::key::{KeyInfo, Support, ValueType};
+use crate::keys::{self, FILE};
+use crate::type_check::expectation;
 
 const HEAD: &str = "\
 # cluster.yaml
@@ -49,14 +50,14 @@ pub fn page() -> String {
     keys::walk(&FILE, "", &mut |path, key| {
         // What is inside a later section says little before the section itself does something.
         let inside = |outer: &str| path.strip_prefix(outer).is_some_and(|rest| rest.starts_with(['.', '[']));
-        match key.when {
+        match key.support {
             _ if skip.as_deref().is_some_and(inside) => {}
-            When::Never { .. } => {}
-            When::Now => now.push_str(&row(path, key)),
-            When::Later => {
+            Support::Never { .. } => {}
+            Support::Now => now.push_str(&row(path, &key)),
+            Support::Later => {
                 later.push_str(&format!(
                     "| `{path}` | {} | {} |\n",
-                    cell(&expectation(&key.kind)),
+                    cell(&expectation(key.value_type)),
                     cell(key.doc)
                 ));
                 skip = Some(path.to_owned());
@@ -67,7 +68,7 @@ pub fn page() -> String {
     format!("{HEAD}{now}{LATER}{later}")
 }
 
-fn row(path: &str, key: &Key) -> String {
+fn row(path: &str, key: &KeyInfo) -> String {
     let default = if key.required {
         "**required**".to_owned()
     } else {
@@ -75,7 +76,7 @@ fn row(path: &str, key: &Key) -> String {
     };
     format!(
         "| `{path}` | {} | {default} | {} |\n",
-        cell(&expectation(&key.kind)),
+        cell(&expectation(key.value_type)),
         cell(key.doc)
     )
 }
@@ -83,9 +84,9 @@ fn row(path: &str, key: &Key) -> String {
 fn later_values() -> String {
     let mut rows = String::new();
     keys::walk(&FILE, "", &mut |path, key| {
-        if let keys::Kind::Choice(choices) = key.kind {
-            for choice in choices.iter().filter(|choice| choice.when == When::Later) {
-                rows.push_str(&format!("| `{path}: {}` | | {} |\n", choice.value, cell(key.doc)));
+        if let ValueType::Choice(choices) = key.value_type {
+            for choice in choices.words().iter().filter(|choice| choice.support == Support::Later) {
+                rows.push_str(&format!("| `{path}: {}` | | {} |\n", choice.word, cell(key.doc)));
             }
         }
     });

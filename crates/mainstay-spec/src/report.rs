@@ -3,10 +3,10 @@
 use anstyle::{AnsiColor, Style};
 use serde_json::{Value, json};
 
-use crate::fault::{Diagnostic, Severity};
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::mask::masked_lines;
 use crate::source::{Source, Span};
-use crate::tree::{self, Node};
+use crate::tree::{self, YamlNode};
 
 /// Explanations are wrapped here, as long lines are hard to read on any screen.
 const WIDTH: usize = 112;
@@ -22,7 +22,7 @@ pub enum Paint {
 
 /// The faults as a person reads them: each with its lines of the file, then how many there are.
 pub fn terminal(source: &Source, faults: &[Diagnostic], paint: Paint) -> String {
-    let page = Page::new(source, paint);
+    let page = ReportPage::new(source, paint);
     let mut out = String::new();
     for fault in faults {
         page.fault(fault, &mut out);
@@ -34,7 +34,7 @@ pub fn terminal(source: &Source, faults: &[Diagnostic], paint: Paint) -> String 
 
 /// The same facts as objects, in the form of the other lines of `--json`.
 pub fn json(source: &Source, faults: &[Diagnostic]) -> Vec<Value> {
-    let page = Page::new(source, Paint::Plain);
+    let page = ReportPage::new(source, Paint::Plain);
     faults.iter().map(|fault| page.object(fault)).collect()
 }
 
@@ -57,16 +57,16 @@ fn count(n: usize, noun: &str) -> String {
 }
 
 /// A file laid out for showing parts of it.
-struct Page<'s> {
+struct ReportPage<'s> {
     source: &'s Source,
     raw: Vec<&'s str>,
     /// The same lines without secrets.
     shown: Vec<String>,
-    root: Option<Node>,
+    root: Option<YamlNode>,
     paint: Paint,
 }
 
-impl<'s> Page<'s> {
+impl<'s> ReportPage<'s> {
     fn new(source: &'s Source, paint: Paint) -> Self {
         let raw = source.text.lines().collect();
         Self {

@@ -1,26 +1,19 @@
 //! From a draft without faults to its meaning: every default applied.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use url::Url;
-
-use crate::draft::{DiskDraft, Draft, Given, MachineDraft, PoolDraft, ShapeDraft};
-use crate::roster::{Member, names_of};
+use crate::draft::{DiskFields, Draft, Fields, NamedFields};
+use crate::key::Key;
+use crate::keys::{self, datacenter, distro, network, pool, shape};
+use crate::roster::{RosterEntry, names_of};
 use crate::source::Spanned;
 use crate::spec::{
-    ApiEndpoint, Bridge, ClusterName, Cni, Datacenter, Disk, DiskCache, DiskOptions, DistroSpec, EndpointBy, Extension,
-    ExtraDisk, FileRef, Firmware, HostName, Hosts, Machine, MachineName, Network, Pool, PoolName, Provision, PveTrust,
-    ResourcePool, Role, ScsiController, Shape, Spec, StorageId, StorageNames, Tag, TalosSpec, VersionWish,
+    ApiEndpoint, Bridge, ClusterName, Datacenter, Disk, DiskOptions, DistroSpec, EndpointBy, Extension, ExtraDisk, FileRef,
+    HostName, Hosts, Machine, MachineName, Network, Pool, PoolName, Provision, PveTrust, ResourcePool, Role, Shape, Spec,
+    StorageId, StorageNames, Tag, TalosSpec, VersionWish,
 };
-use crate::value::{Gib, Mib};
-
-const CPU: u32 = 4;
-const CPU_TYPE: &str = "x86-64-v2-AES";
-const MEMORY: Mib = Mib(8192);
-const DNS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)), IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8))];
-const FACTORY: &str = "https://factory.talos.dev";
+use crate::value::Gib;
 
 fn system_disk(role: Role) -> Gib {
     match role {
@@ -30,33 +23,31 @@ fn system_disk(role: Role) -> Gib {
 }
 
 /// `None` only if something that was reported is missing.
-pub(crate) fn resolve(draft: &Draft, roster: &[Member<'_>], texts: &BTreeMap<String, Arc<str>>) -> Option<Spec> {
+pub(crate) fn resolve(draft: &Draft<'_>, roster: &[RosterEntry<'_>], texts: &BTreeMap<String, Arc<str>>) -> Option<Spec> {
     let files = Files { texts };
     let network = network(draft)?;
-    let talos_patches = files.all(&draft.talos.patches)?;
-    let mut machines: Vec<Machine> = roster
-        .iter()
-        .map(|member| machine(draft, member, &files))
-        .collect::<Option<_>>()?;
+    let mut machines = Vec::with_capacity(roster.len());
+    for members in roster.chunk_by(|one, other| std::ptr::eq(one.pool, other.pool)) {
+        // The pool is read once, however many machines it has.
+        let base = shape(&members[0].pool.fields, &default_shape(members[0].pool.role())?)?;
+        for member in members {
+            machines.push(machine(draft, member, &base, &files)?);
+        }
+    }
     // The sort is stable: within a role the order of the file stays.
     machines.sort_by_key(|machine| machine.role);
     let workers = machines.iter().any(|machine| machine.role == Role::Worker);
     Some(Spec {
-        name: ClusterName(draft.name.value()?.clone()),
+        name: ClusterName(draft.file.value(&keys::NAME)?),
         datacenter: datacenter(draft, &files)?,
         endpoint: endpoint(draft, &network, &machines)?,
         network,
-        distro: DistroSpec::Talos(TalosSpec {
-            version: wish(&draft.talos.version),
-            extensions: draft.talos.extensions.iter().map(extension).collect(),
-            patches: talos_patches,
-            factory: draft.talos.factory.value().cloned().or_else(|| Url::parse(FACTORY).ok())?,
-        }),
-        kubernetes: wish(&draft.kubernetes),
-        cni: if draft.cni_none { Cni::None } else { Cni::Flannel },
+        distro: DistroSpec::Talos(talos(&draft.talos, &files)?),
+        kubernetes: wish(&draft.file, &keys::KUBERNETES),
+        cni: draft.file.or_default(&keys::CNI)?,
         provision: Provision::Import,
-        protect: draft.protect,
-        control_plane_workloads: draft.control_plane_workloads.value().copied().unwrap_or(!workers),
+        protect: draft.file.or_default(&keys::PROTECT)?,
+        control_plane_workloads: draft.file.value(&keys::CONTROL_PLANE_WORKLOADS).unwrap_or(!workers),
         pools: draft
             .pools
             .iter()
@@ -72,72 +63,71 @@ struct Files<'t> {
 }
 
 impl Files<'_> {
-    fn get(&self, path: &str) -> Option<FileRef> {
-        Some(FileRef {
-            path: path.to_owned(),
-            text: self.texts.get(path)?.clone(),
-        })
+    fn get(&self, path: String) -> Option<FileRef> {
+        let text = self.texts.get(&path)?.clone();
+        Some(FileRef { path, text })
     }
 
-    fn all(&self, paths: &[Spanned<String>]) -> Option<Vec<FileRef>> {
-        paths.iter().map(|path| self.get(&path.value)).collect()
+    fn all(&self, paths: Vec<Spanned<String>>) -> Option<Vec<FileRef>> {
+        paths.into_iter().map(|path| self.get(path.value)).collect()
     }
 }
 
-fn wish(given: &Given<VersionWish>) -> VersionWish {
-    given.value().cloned().unwrap_or(VersionWish::Any)
+fn wish(fields: &Fields<'_>, key: &Key<VersionWish>) -> VersionWish {
+    fields.value(key).unwrap_or(VersionWish::Any)
 }
 
-fn extension(name: &Spanned<String>) -> Extension {
-    let name = &name.value;
-    Extension(if name.contains('/') {
-        name.clone()
-    } else {
-        format!("siderolabs/{name}")
+fn talos(fields: &Fields<'_>, files: &Files<'_>) -> Option<TalosSpec> {
+    let extension = |name: Spanned<String>| match name.value {
+        name if name.contains('/') => Extension(name),
+        name => Extension(format!("siderolabs/{name}")),
+    };
+    Some(TalosSpec {
+        version: wish(fields, &distro::VERSION),
+        extensions: fields.items(&distro::EXTENSIONS).into_iter().map(extension).collect(),
+        patches: files.all(fields.items(&distro::PATCHES))?,
+        factory: fields.or_default(&distro::FACTORY)?,
     })
 }
 
-fn datacenter(draft: &Draft, files: &Files<'_>) -> Option<Datacenter> {
-    let given = &draft.datacenter;
-    let storage = |given: &Given<String>| given.value().cloned().map(StorageId);
-    let trust = match (given.fingerprint.value(), given.ca.value()) {
-        (Some(fingerprint), _) => PveTrust::Fingerprint(*fingerprint),
+fn datacenter(draft: &Draft<'_>, files: &Files<'_>) -> Option<Datacenter> {
+    let fields = &draft.datacenter;
+    let storage = fields.section(&datacenter::STORAGE);
+    let trust = match (fields.value(&datacenter::FINGERPRINT), fields.value(&datacenter::CA)) {
+        (Some(fingerprint), _) => PveTrust::Fingerprint(fingerprint),
         (None, Some(ca)) => PveTrust::Ca(files.get(ca)?),
         (None, None) => PveTrust::Roots,
     };
     Some(Datacenter {
-        endpoint: given.endpoint.value()?.clone(),
+        endpoint: draft.pve_endpoint.clone().value()?,
         trust,
-        jump: given.jump.value().cloned(),
+        jump: fields.value(&datacenter::JUMP),
         storage: StorageNames {
-            images: storage(&given.images),
-            disks: storage(&given.disks),
-            seeds: storage(&given.seeds),
+            images: storage.value(&datacenter::IMAGES).map(StorageId),
+            disks: storage.value(&datacenter::DISKS).map(StorageId),
+            seeds: storage.value(&datacenter::SEEDS).map(StorageId),
         },
-        pool: given.pool.value().cloned().map(ResourcePool),
+        pool: fields.value(&datacenter::POOL).map(ResourcePool),
     })
 }
 
-fn network(draft: &Draft) -> Option<Network> {
-    let given = &draft.network;
-    let dns = given
-        .dns
-        .value()
-        .map(|servers| servers.iter().map(|server| server.value).collect());
+fn network(draft: &Draft<'_>) -> Option<Network> {
+    let fields = &draft.network;
+    let dns = fields.or_default(&network::DNS)?;
     Some(Network {
-        cidr: *given.cidr.value()?,
-        gateway: *given.gateway.value()?,
-        bridge: Bridge(given.bridge.value().cloned().unwrap_or_else(|| "vmbr0".to_owned())),
-        vlan: given.vlan.value().and_then(|vlan| u16::try_from(*vlan).ok()),
-        dns: dns.unwrap_or_else(|| DNS.to_vec()),
-        vip: given.vip.value().copied(),
-        pods: draft.pods(),
-        services: draft.services(),
+        cidr: fields.value(&network::CIDR)?,
+        gateway: fields.value(&network::GATEWAY)?,
+        bridge: Bridge(fields.or_default(&network::BRIDGE)?),
+        vlan: fields.value(&network::VLAN).and_then(|vlan| u16::try_from(vlan).ok()),
+        dns: dns.readable.into_iter().map(|server| server.value).collect(),
+        vip: fields.value(&network::VIP),
+        pods: draft.pods()?,
+        services: draft.services()?,
     })
 }
 
-fn endpoint(draft: &Draft, network: &Network, machines: &[Machine]) -> Option<ApiEndpoint> {
-    if let Some(url) = draft.endpoint.value() {
+fn endpoint(draft: &Draft<'_>, network: &Network, machines: &[Machine]) -> Option<ApiEndpoint> {
+    if let Some(url) = draft.file.value(&keys::ENDPOINT) {
         let (host, port) = (url.host_str()?.to_owned(), url.port_or_known_default()?);
         return Some(ApiEndpoint {
             host,
@@ -156,127 +146,134 @@ fn endpoint(draft: &Draft, network: &Network, machines: &[Machine]) -> Option<Ap
     })
 }
 
-fn pool(draft: &Draft, pool: &PoolDraft) -> Option<Pool> {
-    let count = *pool.count.value()?;
+fn pool(draft: &Draft<'_>, pool: &NamedFields<'_>) -> Option<Pool> {
     Some(Pool {
-        name: PoolName(pool.name.clone()),
-        role: pool.role,
-        count,
-        names: names_of(draft, pool),
+        name: PoolName(pool.name.to_owned()),
+        role: pool.role(),
+        count: pool.fields.value(&pool::COUNT)?,
+        names: names_of(draft, pool)?,
         at: pool.at,
     })
 }
 
-fn machine(draft: &Draft, member: &Member<'_>, files: &Files<'_>) -> Option<Machine> {
-    let (pool, own) = (member.pool, member.own);
-    let tags = [&draft.datacenter.tags, &pool.node.tags]
-        .into_iter()
-        .chain(own.map(|own| &own.node.tags));
-    let labels = [&pool.node.labels].into_iter().chain(own.map(|own| &own.node.labels));
-    let patches = [&draft.talos.patches, &pool.node.patches]
-        .into_iter()
-        .chain(own.map(|own| &own.node.patches));
-    let taints = own.and_then(|own| own.node.taints.value()).or(pool.node.taints.value());
+fn machine(draft: &Draft<'_>, member: &RosterEntry<'_>, base: &Shape, files: &Files<'_>) -> Option<Machine> {
+    let (pool, own) = (&member.pool.fields, member.own.map(|own| &own.fields));
+    let both = || std::iter::once(pool).chain(own);
+    let taints = own
+        .and_then(|own| own.list(&pool::TAINTS).value())
+        .unwrap_or_else(|| pool.items(&pool::TAINTS));
+    let tags = both().flat_map(|fields| fields.items(&pool::TAGS));
+    let patches = both().flat_map(|fields| fields.items(&pool::PATCHES));
     Some(Machine {
         name: MachineName(member.name.clone()),
-        role: pool.role,
-        pool: PoolName(pool.name.clone()),
+        role: member.pool.role(),
+        pool: PoolName(member.pool.name.to_owned()),
         ordinal: member.ordinal,
         vmid: member.vmid.as_ref()?.value,
         mac: member.mac.value,
         address: member.address.as_ref()?.value,
-        shape: shape(pool, own),
+        shape: own.map_or_else(|| Some(base.clone()), |own| shape(own, base))?,
         hosts: hosts(pool, own),
-        tags: tags.flatten().map(|tag| Tag(tag.value.clone())).collect::<BTreeSet<_>>(),
-        labels: labels
-            .flatten()
-            .map(|(key, value)| (key.value.clone(), value.clone()))
+        tags: tags
+            .chain(draft.datacenter.items(&datacenter::TAGS))
+            .map(|tag| Tag(tag.value))
+            .collect::<BTreeSet<_>>(),
+        labels: both()
+            .flat_map(|fields| fields.value(&pool::LABELS).unwrap_or_default())
+            .map(|(key, value)| (key.value, value))
             .collect(),
-        taints: taints.into_iter().flatten().map(|taint| taint.value.clone()).collect(),
-        patches: patches.flatten().map(|path| files.get(&path.value)).collect::<Option<_>>()?,
-        at: own.map_or(pool.at, |own| own.at),
+        taints: taints.into_iter().map(|taint| taint.value).collect(),
+        patches: files.all(draft.talos.items(&distro::PATCHES).into_iter().chain(patches).collect())?,
+        at: member.own.map_or(member.pool.at, |own| own.at),
     })
 }
 
-fn hosts(pool: &PoolDraft, own: Option<&MachineDraft>) -> Hosts {
-    if let Some(host) = own.and_then(|own| own.host.value()) {
-        return Hosts::Pinned(HostName(host.clone()));
+fn hosts(pool: &Fields<'_>, own: Option<&Fields<'_>>) -> Hosts {
+    if let Some(host) = own.and_then(|own| own.value(&pool::HOST)) {
+        return Hosts::Pinned(HostName(host));
     }
-    let several = own.and_then(|own| own.hosts.value()).or(pool.hosts.value());
+    let several = own
+        .and_then(|own| own.list(&pool::HOSTS).value())
+        .or_else(|| pool.list(&pool::HOSTS).value());
     several.map_or(Hosts::Any, |hosts| {
-        Hosts::OneOf(hosts.iter().map(|host| HostName(host.value.clone())).collect())
+        Hosts::OneOf(hosts.into_iter().map(|host| HostName(host.value)).collect())
     })
 }
 
-/// The machine's own word, else its pool's, else the default.
-fn shape(pool: &PoolDraft, own: Option<&MachineDraft>) -> Shape {
-    let said = Said {
-        own: own.map(|own| &own.shape),
-        pool: &pool.shape,
-    };
-    Shape {
-        cpu: said.value(|shape| &shape.cpu).copied().unwrap_or(CPU),
-        cpu_type: said
-            .value(|shape| &shape.cpu_type)
-            .cloned()
-            .unwrap_or_else(|| CPU_TYPE.to_owned()),
-        memory: said.value(|shape| &shape.memory).copied().unwrap_or(MEMORY),
+/// The hardware of a pool that says nothing about it.
+fn default_shape(role: Role) -> Option<Shape> {
+    Some(Shape {
+        cpu: shape::CPU.default_value()?,
+        cpu_type: shape::CPU_TYPE.default_value()?,
+        memory: shape::MEMORY.default_value()?,
         disk: Disk {
-            size: said
-                .value(|shape| &shape.disk.size)
-                .copied()
-                .unwrap_or_else(|| system_disk(pool.role)),
-            storage: said.value(|shape| &shape.disk.storage).cloned().map(StorageId),
-            options: DiskOptions {
-                cache: said.value(|shape| &shape.disk.cache).copied().unwrap_or(DiskCache::None),
-                discard: said.value(|shape| &shape.disk.discard).copied().unwrap_or(true),
-                ssd: said.value(|shape| &shape.disk.ssd).copied().unwrap_or(true),
-                iothread: said.value(|shape| &shape.disk.iothread).copied().unwrap_or(false),
-            },
+            size: system_disk(role),
+            storage: None,
+            options: default_options()?,
         },
-        disks: said
-            .value(|shape| &shape.disks)
-            .into_iter()
-            .flatten()
-            .filter_map(|extra| extra_disk(extra.name.value()?, &extra.disk))
-            .collect(),
-        scsi: said
-            .value(|shape| &shape.scsi)
-            .copied()
-            .unwrap_or(ScsiController::VirtioScsiPci),
-        firmware: said.value(|shape| &shape.firmware).copied().unwrap_or(Firmware::Ovmf),
-        onboot: said.value(|shape| &shape.onboot).copied().unwrap_or(true),
-        startup_order: said.value(|shape| &shape.startup_order).copied(),
+        disks: Vec::new(),
+        scsi: shape::SCSI.default_value()?,
+        firmware: shape::FIRMWARE.default_value()?,
+        onboot: shape::ONBOOT.default_value()?,
+        startup_order: None,
+    })
+}
+
+fn default_options() -> Option<DiskOptions> {
+    Some(DiskOptions {
+        cache: shape::CACHE.default_value()?,
+        discard: shape::DISCARD.default_value()?,
+        ssd: shape::SSD.default_value()?,
+        iothread: shape::IOTHREAD.default_value()?,
+    })
+}
+
+/// What a pool or machine says, else what `base` says: its pool, or the defaults.
+fn shape(fields: &Fields<'_>, base: &Shape) -> Option<Shape> {
+    let disk = DiskFields::system(fields);
+    let disks = match fields.sections(&shape::DISKS).value() {
+        Some(disks) => disks.into_iter().map(extra_disk).collect::<Option<_>>()?,
+        None => base.disks.clone(),
+    };
+    Some(Shape {
+        cpu: fields.value(&shape::CPU).unwrap_or(base.cpu),
+        cpu_type: fields.value(&shape::CPU_TYPE).unwrap_or_else(|| base.cpu_type.clone()),
+        memory: fields.value(&shape::MEMORY).unwrap_or(base.memory),
+        disk: Disk {
+            size: disk.size.value().unwrap_or(base.disk.size),
+            storage: disk
+                .options
+                .value(&shape::STORAGE)
+                .map(StorageId)
+                .or_else(|| base.disk.storage.clone()),
+            options: options(&disk.options, base.disk.options),
+        },
+        disks,
+        scsi: fields.value(&shape::SCSI).unwrap_or(base.scsi),
+        firmware: fields.value(&shape::FIRMWARE).unwrap_or(base.firmware),
+        onboot: fields.value(&shape::ONBOOT).unwrap_or(base.onboot),
+        startup_order: fields.value(&shape::STARTUP_ORDER).or(base.startup_order),
+    })
+}
+
+fn options(fields: &Fields<'_>, base: DiskOptions) -> DiskOptions {
+    DiskOptions {
+        cache: fields.value(&shape::CACHE).unwrap_or(base.cache),
+        discard: fields.value(&shape::DISCARD).unwrap_or(base.discard),
+        ssd: fields.value(&shape::SSD).unwrap_or(base.ssd),
+        iothread: fields.value(&shape::IOTHREAD).unwrap_or(base.iothread),
     }
 }
 
-struct Said<'d> {
-    own: Option<&'d ShapeDraft>,
-    pool: &'d ShapeDraft,
-}
-
-impl<'d> Said<'d> {
-    fn value<T>(&self, field: impl Fn(&'d ShapeDraft) -> &'d Given<T>) -> Option<&'d T> {
-        self.own
-            .and_then(|own| field(own).value())
-            .or_else(|| field(self.pool).value())
-    }
-}
-
-fn extra_disk(name: &str, disk: &DiskDraft) -> Option<ExtraDisk> {
-    let options = DiskOptions {
-        cache: disk.cache.value().copied().unwrap_or(DiskCache::None),
-        discard: disk.discard.value().copied().unwrap_or(true),
-        ssd: disk.ssd.value().copied().unwrap_or(true),
-        iothread: disk.iothread.value().copied().unwrap_or(false),
-    };
-    let disk = Disk {
-        size: *disk.size.value()?,
-        storage: disk.storage.value().cloned().map(StorageId),
-        options,
-    };
+fn extra_disk(fields: Fields<'_>) -> Option<ExtraDisk> {
+    let name = fields.value(&shape::NAME)?;
+    let disk = DiskFields::extra(fields);
     Some(ExtraDisk {
-        name: name.to_owned(),
-        disk,
+        name,
+        disk: Disk {
+            size: disk.size.value()?,
+            storage: disk.options.value(&shape::STORAGE).map(StorageId),
+            options: options(&disk.options, default_options()?),
+        },
     })
 }

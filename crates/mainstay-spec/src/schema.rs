@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::keys::{Choice, FILE, Key, Kind, Numbers, Section, When, Word};
+use crate::key::{AnyWord, ChoiceInfo, KeyInfo, Numbers, Section, Support, ValueType};
+use crate::keys::FILE;
 use crate::naming::Naming;
 
 /// Draft 2020-12.
@@ -25,8 +26,8 @@ pub fn schema_text() -> String {
 }
 
 fn section(section: &Section) -> Map<String, Value> {
-    let now = || section.keys.iter().filter(|key| key.when == When::Now);
-    let properties: Map<String, Value> = now().map(|key| (key.name.to_owned(), property(key))).collect();
+    let now = || section.keys().filter(|key| key.support == Support::Now);
+    let properties: Map<String, Value> = now().map(|key| (key.name.to_owned(), property(&key))).collect();
     let required: Vec<&str> = now().filter(|key| key.required).map(|key| key.name).collect();
     let mut schema = Map::new();
     schema.insert("type".to_owned(), json!("object"));
@@ -38,7 +39,7 @@ fn section(section: &Section) -> Map<String, Value> {
     schema
 }
 
-fn property(key: &Key) -> Value {
+fn property(key: &KeyInfo) -> Value {
     let mut schema = Map::new();
     let default = if key.default.is_empty() {
         String::new()
@@ -46,33 +47,34 @@ fn property(key: &Key) -> Value {
         format!(" Default: {}.", key.default)
     };
     schema.insert("description".to_owned(), json!(format!("{}{default}", key.doc)));
-    schema.append(&mut kind(&key.kind));
+    schema.append(&mut type_schema(key.value_type));
     Value::Object(schema)
 }
 
-fn kind(kind_of: &Kind) -> Map<String, Value> {
-    let schema = match kind_of {
-        Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Int { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
-        Kind::Word(word) => self::word(word),
-        Kind::Name(naming) => name(naming),
-        Kind::Choice(choices) => json!({ "type": "string", "enum": values(choices) }),
-        Kind::List(item) => json!({ "type": "array", "items": kind(item) }),
-        Kind::Section(inner) => Value::Object(section(inner)),
-        Kind::Named(naming, inner) => json!({
+fn type_schema(value_type: ValueType) -> Map<String, Value> {
+    let schema = match value_type {
+        ValueType::Flag => json!({ "type": "boolean" }),
+        ValueType::Int { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        ValueType::Word(word) => self::word(word),
+        ValueType::Name(naming) => name(naming),
+        ValueType::Choice(choices) => json!({ "type": "string", "enum": words(&choices.words()) }),
+        ValueType::List(item) => json!({ "type": "array", "items": type_schema(item.value_type()) }),
+        ValueType::Section(inner) => Value::Object(section(inner)),
+        ValueType::Named(naming, inner) => json!({
             "type": "object", "propertyNames": { "pattern": naming.pattern }, "additionalProperties": section(inner),
         }),
-        Kind::Labels => json!({
+        ValueType::Labels => json!({
             "type": "object",
             "additionalProperties": { "type": ["string", "number", "boolean", "null"] },
         }),
-        Kind::Either(one, other) => json!({ "anyOf": [kind(one), kind(other)] }),
-        Kind::Anything => json!({}),
+        ValueType::Either(one, other) => json!({ "anyOf": [type_schema(one.value_type()), type_schema(other.value_type())] }),
+        ValueType::Anything => json!({}),
     };
     if let Value::Object(map) = schema { map } else { Map::new() }
 }
 
-fn word(word: &Word) -> Value {
+fn word(word: &dyn AnyWord) -> Value {
+    let word = word.info();
     let types = match word.numbers {
         Numbers::None => json!("string"),
         Numbers::Integers => json!(["string", "integer"]),
@@ -88,10 +90,10 @@ fn name(naming: &Naming) -> Value {
     json!({ "type": "string", "pattern": naming.pattern, "examples": examples })
 }
 
-fn values(choices: &[Choice]) -> Vec<&'static str> {
+fn words(choices: &[ChoiceInfo]) -> Vec<&'static str> {
     choices
         .iter()
-        .filter(|choice| choice.when == When::Now)
-        .map(|choice| choice.value)
+        .filter(|choice| choice.support == Support::Now)
+        .map(|choice| choice.word)
         .collect()
 }

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 
 use serde_saphyr::granit_parser::{self as yaml, ErrorKind, Event, Parser, ScalarStyle, StrInput};
 
-use crate::fault::{Diagnostic, quote};
+use crate::diagnostic::{Diagnostic, quote};
 use crate::source::Span;
 
 /// Deeper than any key of ours; a deeper file is a mistake or an attack.
 const DEEPEST: usize = 32;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
+pub(crate) struct YamlNode {
     pub span: Span,
     pub value: Value,
 }
@@ -23,20 +23,20 @@ pub(crate) enum Value {
         text: String,
         plain: bool,
     },
-    List(Vec<Node>),
-    Map(Vec<Entry>),
+    List(Vec<YamlNode>),
+    Map(Vec<YamlEntry>),
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct YamlEntry {
     pub key: String,
     pub key_span: Span,
-    pub value: Node,
+    pub value: YamlNode,
 }
 
 /// What a node is, by YAML's core schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sort {
+pub(crate) enum YamlKind {
     Nothing,
     Flag,
     Integer,
@@ -46,7 +46,7 @@ pub(crate) enum Sort {
     Map,
 }
 
-impl Sort {
+impl YamlKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -59,17 +59,17 @@ impl Sort {
     }
 }
 
-impl Node {
-    pub(crate) fn sort(&self) -> Sort {
+impl YamlNode {
+    pub(crate) fn kind(&self) -> YamlKind {
         match &self.value {
-            Value::List(_) => Sort::List,
-            Value::Map(_) => Sort::Map,
-            Value::Scalar { plain: false, .. } => Sort::Text,
-            Value::Scalar { text, plain: true } => plain_sort(text),
+            Value::List(_) => YamlKind::List,
+            Value::Map(_) => YamlKind::Map,
+            Value::Scalar { plain: false, .. } => YamlKind::Text,
+            Value::Scalar { text, plain: true } => plain_kind(text),
         }
     }
 
-    pub(crate) fn entries(&self) -> &[Entry] {
+    pub(crate) fn entries(&self) -> &[YamlEntry] {
         if let Value::Map(entries) = &self.value { entries } else { &[] }
     }
 
@@ -85,12 +85,12 @@ impl Node {
         }
     }
 
-    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+    pub(crate) fn entry(&self, key: &str) -> Option<&YamlEntry> {
         self.entries().iter().find(|entry| entry.key == key)
     }
 
     /// The keys that lead to a byte of the file, outermost first.
-    pub(crate) fn keys_at(&self, byte: u32) -> Vec<&Entry> {
+    pub(crate) fn keys_at(&self, byte: u32) -> Vec<&YamlEntry> {
         let mut keys = Vec::new();
         let mut node = self;
         loop {
@@ -113,13 +113,13 @@ impl Node {
     }
 }
 
-fn plain_sort(text: &str) -> Sort {
+fn plain_kind(text: &str) -> YamlKind {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => Sort::Nothing,
-        "true" | "True" | "TRUE" | "false" | "False" | "FALSE" => Sort::Flag,
-        _ if is_integer(text) => Sort::Integer,
-        _ if is_float(text) => Sort::Float,
-        _ => Sort::Text,
+        "" | "~" | "null" | "Null" | "NULL" => YamlKind::Nothing,
+        "true" | "True" | "TRUE" | "false" | "False" | "FALSE" => YamlKind::Flag,
+        _ if is_integer(text) => YamlKind::Integer,
+        _ if is_float(text) => YamlKind::Float,
+        _ => YamlKind::Text,
     }
 }
 
@@ -142,7 +142,7 @@ fn is_float(text: &str) -> bool {
 }
 
 /// Reads the one document of a file. What YAML cannot read ends the reading; what we do not want in it is collected in `faults`.
-pub(crate) fn parse(text: &str, faults: &mut Vec<Diagnostic>) -> Option<Node> {
+pub(crate) fn parse(text: &str, faults: &mut Vec<Diagnostic>) -> Option<YamlNode> {
     let mut reader = Reader {
         events: events(text),
         faults,
@@ -161,7 +161,7 @@ pub(crate) fn parse(text: &str, faults: &mut Vec<Diagnostic>) -> Option<Node> {
 }
 
 /// All documents of a file, for patches: only the shape of their roots is looked at.
-pub(crate) fn parse_all(text: &str) -> Result<Vec<Node>, Box<Diagnostic>> {
+pub(crate) fn parse_all(text: &str) -> Result<Vec<YamlNode>, Box<Diagnostic>> {
     let mut ignored = Vec::new();
     let mut reader = Reader {
         events: events(text),
@@ -198,7 +198,7 @@ struct Reader<'t, 'f> {
 }
 
 impl<'t> Reader<'t, '_> {
-    fn document(&mut self, text: &str) -> Result<Node, Stop> {
+    fn document(&mut self, text: &str) -> Result<YamlNode, Stop> {
         let mut root = None;
         loop {
             let (event, span) = self.next()?;
@@ -213,7 +213,7 @@ impl<'t> Reader<'t, '_> {
         }
     }
 
-    fn documents(&mut self) -> Result<Vec<Node>, Stop> {
+    fn documents(&mut self) -> Result<Vec<YamlNode>, Stop> {
         let mut roots = Vec::new();
         loop {
             let (event, span) = self.next()?;
@@ -239,7 +239,7 @@ impl<'t> Reader<'t, '_> {
         }
     }
 
-    fn node(&mut self, event: Event<'t>, span: yaml::Span) -> Result<Node, Stop> {
+    fn node(&mut self, event: Event<'t>, span: yaml::Span) -> Result<YamlNode, Stop> {
         let place = place(&span);
         if event.is_alias() || matches!(event, Event::UnresolvedAlias(_)) {
             self.faults.push(anchor(place));
@@ -267,7 +267,7 @@ impl<'t> Reader<'t, '_> {
                 place.end,
             ),
         };
-        Ok(Node {
+        Ok(YamlNode {
             span: Span {
                 end: end.max(place.start),
                 ..place
@@ -288,7 +288,7 @@ impl<'t> Reader<'t, '_> {
     }
 
     fn map(&mut self) -> Result<(Value, u32), Stop> {
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries: Vec<YamlEntry> = Vec::new();
         let mut seen = std::collections::BTreeMap::<String, u32>::new();
         loop {
             let (event, span) = self.next()?;
@@ -308,7 +308,7 @@ impl<'t> Reader<'t, '_> {
                 }
                 Some(text) => match seen.insert(text.clone(), key.span.line) {
                     Some(first) => self.faults.push(duplicate(key.span, &text, first)),
-                    None => entries.push(Entry {
+                    None => entries.push(YamlEntry {
                         key: text,
                         key_span: key.span,
                         value,
@@ -476,7 +476,7 @@ fn floor(text: &str, mut byte: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Node {
+    fn read(text: &str) -> YamlNode {
         let mut faults = Vec::new();
         let node = parse(text, &mut faults).unwrap();
         assert_eq!(faults, []);
@@ -486,8 +486,8 @@ mod tests {
     #[test]
     fn plain_scalars_are_what_the_core_schema_says() {
         let text = "[~, true, 3, -3, 0x1F, 1.13, 1.13.9, yes, \"3\", 1e3, .inf, infinity, nan, 12:30, 0o17, +]";
-        let sorts: Vec<Sort> = read(text).items().iter().map(Node::sort).collect();
-        use Sort::{Flag, Float, Integer, Nothing, Text};
+        let sorts: Vec<YamlKind> = read(text).items().iter().map(YamlNode::kind).collect();
+        use YamlKind::{Flag, Float, Integer, Nothing, Text};
         let expected = [
             Nothing, Flag, Integer, Integer, Integer, Float, Text, Text, Text, Float, Float, Text, Text, Text, Integer, Text,
         ];

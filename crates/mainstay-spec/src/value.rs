@@ -7,11 +7,11 @@ use ipnet::Ipv4Net;
 use semver::Version;
 use url::Url;
 
-use crate::fault::{Wrong, quote};
+use crate::diagnostic::{ValueError, quote};
 use crate::naming::is_label;
 use crate::spec::{Jump, NamePattern, Taint, TaintEffect, VersionWish};
 
-pub(crate) type Read<T> = Result<T, Wrong>;
+pub(crate) type Read<T> = Result<T, ValueError>;
 
 /// Memory, in MiB: what PVE counts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,12 +48,19 @@ impl fmt::Display for Mac {
     }
 }
 
+/// Plain decimal, or `None`.
+pub(crate) fn integer(text: &str) -> Option<u64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    // Too many digits for a number are still a number, only far out of bounds.
+    plain.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
 pub(crate) fn memory(text: &str) -> Read<Mib> {
     let bytes = size(text)?;
     if bytes.is_multiple_of(1 << 20) {
         Ok(Mib(bytes >> 20))
     } else {
-        Err(Wrong::new("is not a whole number of MiB", "too fine")
+        Err(ValueError::new("is not a whole number of MiB", "too fine")
             .why("PVE gives memory to a VM in MiB.")
             .help(format!("write {}MiB.", bytes.div_ceil(1 << 20))))
     }
@@ -64,7 +71,7 @@ pub(crate) fn disk_size(text: &str) -> Read<Gib> {
     if bytes.is_multiple_of(1 << 30) {
         Ok(Gib(bytes >> 30))
     } else {
-        Err(Wrong::new("is not a whole number of GiB", "too fine for a disk")
+        Err(ValueError::new("is not a whole number of GiB", "too fine for a disk")
             .why("not every PVE storage can allocate a fraction of a GiB.")
             .help(format!("write {}GiB.", bytes.div_ceil(1 << 30))))
     }
@@ -88,29 +95,29 @@ fn size(text: &str) -> Read<u64> {
         .checked_mul(1 << shift)
         .filter(|bytes| *bytes > 0 && *bytes <= 1 << 54)
         .ok_or_else(|| {
-            Wrong::new("is out of bounds", "not a size that a machine can have")
+            ValueError::new("is out of bounds", "not a size that a machine can have")
                 .why("a size is more than nothing, and no storage holds that much.")
                 .help("write a size between 1MiB and 16384TiB.")
         })
 }
 
-fn no_unit(number: &str) -> Wrong {
-    Wrong::new("has no unit", "MiB or GiB?")
+fn no_unit(number: &str) -> ValueError {
+    ValueError::new("has no unit", "MiB or GiB?")
         .why("PVE takes memory in MiB and disks in GiB; a bare number would be a guess.")
         .help(format!("write {number}GiB or {number}MiB."))
 }
 
-fn decimal_unit(number: &str, unit: &str) -> Wrong {
+fn decimal_unit(number: &str, unit: &str) -> ValueError {
     let binary = unit.replace('B', "iB");
-    Wrong::new(format!("is given in {unit}"), "a power of ten")
+    ValueError::new(format!("is given in {unit}"), "a power of ten")
         .why(format!(
             "PVE counts in powers of two: it cannot make a size of {number} {unit} exactly."
         ))
         .help(format!("write {number}{binary}."))
 }
 
-fn not_a_size(text: &str) -> Wrong {
-    Wrong::new(
+fn not_a_size(text: &str) -> ValueError {
+    ValueError::new(
         format!("is not a size: {}", quote(text)),
         "expected a whole number and a unit",
     )
@@ -128,14 +135,14 @@ pub(crate) fn version(text: &str) -> Read<VersionWish> {
     }
     match Version::parse(plain) {
         Ok(version) if version.build.is_empty() => Ok(VersionWish::Exact(version)),
-        Ok(_) => Err(Wrong::new(
+        Ok(_) => Err(ValueError::new(
             format!("carries build metadata: {}", quote(text)),
             "nothing may follow a `+` here",
         )
         .why("Talos and Kubernetes releases have none; RKE2 and k3s name theirs in their own section.")
         .help(format!("write {}.", plain.split('+').next().unwrap_or(plain)))),
         Err(_) => Err(
-            Wrong::new(format!("is not a version: {}", quote(text)), "expected something like 1.13.9")
+            ValueError::new(format!("is not a version: {}", quote(text)), "expected something like 1.13.9")
                 .why("a version is major.minor or major.minor.patch.")
                 .help("write 1.13.9 for exactly this release, or 1.13 for the newest known patch of 1.13."),
         ),
@@ -153,7 +160,7 @@ pub(crate) fn rancher_version(text: &str) -> Read<Version> {
     parsed
         .filter(|version| version.build.starts_with("rke2r") || version.build.starts_with("k3s"))
         .ok_or_else(|| {
-            Wrong::new(
+            ValueError::new(
                 format!("is not a release: {}", quote(text)),
                 "expected something like 1.34.2+rke2r1",
             )
@@ -164,13 +171,15 @@ pub(crate) fn rancher_version(text: &str) -> Read<Version> {
 
 pub(crate) fn ipv4(text: &str) -> Read<Ipv4Addr> {
     text.parse().map_err(|_| match text.parse::<IpAddr>() {
-        Ok(_) => Wrong::new("is an IPv6 address", "only IPv4 is carried out by this version")
+        Ok(_) => ValueError::new("is an IPv6 address", "only IPv4 is carried out by this version")
             .why("machines of this version have one IPv4 address each.")
             .help("give an IPv4 address."),
-        Err(_) if text.contains('/') => Wrong::new(format!("is not an address: {}", quote(text)), "a network, not an address")
-            .why("one address is expected here; the mask comes from `network.cidr`.")
-            .help(format!("write {}.", text.split('/').next().unwrap_or(text))),
-        Err(_) => Wrong::new(format!("is not an address: {}", quote(text)), "not an IPv4 address")
+        Err(_) if text.contains('/') => {
+            ValueError::new(format!("is not an address: {}", quote(text)), "a network, not an address")
+                .why("one address is expected here; the mask comes from `network.cidr`.")
+                .help(format!("write {}.", text.split('/').next().unwrap_or(text)))
+        }
+        Err(_) => ValueError::new(format!("is not an address: {}", quote(text)), "not an IPv4 address")
             .why("four numbers from 0 to 255, without leading zeros, are expected.")
             .help("write it like 10.0.0.11."),
     })
@@ -178,7 +187,7 @@ pub(crate) fn ipv4(text: &str) -> Read<Ipv4Addr> {
 
 pub(crate) fn ip(text: &str) -> Read<IpAddr> {
     text.parse().map_err(|_| {
-        Wrong::new(format!("is not an address: {}", quote(text)), "not an IP address")
+        ValueError::new(format!("is not an address: {}", quote(text)), "not an IP address")
             .why("a machine asks this server before it can resolve names, so a name cannot stand here.")
             .help("write an address like 1.1.1.1.")
     })
@@ -187,13 +196,13 @@ pub(crate) fn ip(text: &str) -> Read<IpAddr> {
 pub(crate) fn cidr(text: &str) -> Read<Ipv4Net> {
     let Ok(network) = text.parse::<Ipv4Net>() else {
         return Err(
-            Wrong::new(format!("is not an IPv4 network: {}", quote(text)), "expected address/prefix")
+            ValueError::new(format!("is not an IPv4 network: {}", quote(text)), "expected address/prefix")
                 .why("a network is its first address and the number of bits that all its addresses share.")
                 .help("write it like 10.0.0.0/16."),
         );
     };
     if network != network.trunc() {
-        return Err(Wrong::new(
+        return Err(ValueError::new(
             format!("is an address inside a network: {}", quote(text)),
             "host bits are set",
         )
@@ -296,8 +305,8 @@ pub(crate) fn vmids(text: &str) -> Read<Range> {
 
 pub(crate) const VMIDS: std::ops::RangeInclusive<u32> = 100..=999_999_999;
 
-pub(crate) fn vmid_out_of_bounds(id: u32) -> Wrong {
-    Wrong::new(format!("holds {id}, which PVE does not accept"), "out of PVE's range")
+pub(crate) fn vmid_out_of_bounds(id: u32) -> ValueError {
+    ValueError::new(format!("holds {id}, which PVE does not accept"), "out of PVE's range")
         .why("PVE keeps 1 to 99 for itself, and a VMID has at most nine digits.")
         .help("use VMIDs from 100 to 999999999.")
 }
@@ -312,7 +321,7 @@ struct Notation {
 
 fn range(text: &str, notation: &Notation) -> Read<Range> {
     let malformed = || {
-        Wrong::new(
+        ValueError::new(
             format!("is not {}: {}", notation.name, quote(text)),
             "cannot be read as a range",
         )
@@ -336,9 +345,11 @@ fn range(text: &str, notation: &Notation) -> Read<Range> {
     };
     if last < first {
         let (first, last) = ((notation.show)(first), (notation.show)(last));
-        return Err(Wrong::new("ends before it begins", format!("{last} comes before {first}"))
-            .why("ordinal 1 gets the start of the range, so the smaller value goes first.")
-            .help(format!("write {last}-{first}.")));
+        return Err(
+            ValueError::new("ends before it begins", format!("{last} comes before {first}"))
+                .why("ordinal 1 gets the start of the range, so the smaller value goes first.")
+                .help(format!("write {last}-{first}.")),
+        );
     }
     Ok(Range {
         parts: vec![RangePart { first, last: Some(last) }],
@@ -348,7 +359,7 @@ fn range(text: &str, notation: &Notation) -> Read<Range> {
 pub(crate) fn mac(text: &str) -> Read<Mac> {
     let octets: Option<Vec<u8>> = text.split([':', '-']).map(octet).collect();
     let Some(Ok(octets)) = octets.map(<[u8; 6]>::try_from) else {
-        return Err(Wrong::new(
+        return Err(ValueError::new(
             format!("is not a MAC address: {}", quote(text)),
             "expected six pairs of hex digits",
         )
@@ -356,7 +367,7 @@ pub(crate) fn mac(text: &str) -> Read<Mac> {
         .help("write it like \"BC:24:11:00:00:17\"."));
     };
     if octets[0] & 1 == 1 {
-        return Err(Wrong::new(
+        return Err(ValueError::new(
             format!("is a multicast address: {}", quote(text)),
             "the lowest bit of the first pair is set",
         )
@@ -387,7 +398,7 @@ pub(crate) fn fingerprint(text: &str) -> Read<[u8; 32]> {
         } else {
             "expected 32 pairs of hex digits".to_owned()
         };
-        Wrong::new("is not a SHA-256 fingerprint", label)
+        ValueError::new("is not a SHA-256 fingerprint", label)
             .why("the PVE certificate is recognised by its SHA-256 fingerprint: 32 pairs of hex digits with colons.")
             .help("`mainstay trust` asks the endpoint, shows the fingerprint and writes it here.")
     })
@@ -411,7 +422,7 @@ pub(crate) fn jump(text: &str) -> Read<Jump> {
             })
         });
     parsed.ok_or_else(|| {
-        Wrong::new(format!("is not a jump host: {}", quote(text)), "expected user@host")
+        ValueError::new(format!("is not a jump host: {}", quote(text)), "expected user@host")
             .why("machines are dialled through SSH as this user; any user who may forward connections will do.")
             .help("write it like ops@pve.lan or ops@pve.lan:2222. Keys come from your SSH agent or files, never from here.")
     })
@@ -439,14 +450,14 @@ pub(crate) fn https(text: &str, default_port: u16) -> Read<Url> {
     let Some(mut url) = Url::parse(text).ok().filter(|_| text.contains("://")) else {
         let host = text.split(['/', ':']).next().filter(|host| is_host(host)).unwrap_or("host");
         return Err(
-            Wrong::new(format!("is not a URL: {}", quote(text)), "expected https://host:port")
+            ValueError::new(format!("is not a URL: {}", quote(text)), "expected https://host:port")
                 .why("the scheme and the host are needed to dial it.")
                 .help(example(host)),
         );
     };
     let host = url.host_str().filter(|host| !host.is_empty()).map(str::to_owned);
     let (Some(host), "https") = (host.clone(), url.scheme()) else {
-        return Err(Wrong::new(
+        return Err(ValueError::new(
             format!("does not begin with https://: {}", quote(text)),
             "TLS is never switched off",
         )
@@ -456,7 +467,7 @@ pub(crate) fn https(text: &str, default_port: u16) -> Read<Url> {
         )));
     };
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(Wrong::new("carries credentials", "a user or password in the URL")
+        return Err(ValueError::new("carries credentials", "a user or password in the URL")
             .why("cluster.yaml is meant for git; a secret in it would be public to everyone who can read it.")
             .help(example(&host)));
     }
@@ -464,7 +475,7 @@ pub(crate) fn https(text: &str, default_port: u16) -> Read<Url> {
         url.set_path("/");
     }
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
-        return Err(Wrong::new(
+        return Err(ValueError::new(
             format!("has something after host and port: {}", quote(text)),
             "only host and port are expected",
         )
@@ -479,7 +490,7 @@ pub(crate) fn pve_endpoint(text: &str) -> Read<Url> {
     // A URL drops its scheme's own port, so that `:443` is only seen in the text.
     if url.port().is_none() && !text.contains(":443") {
         url.set_port(Some(8006))
-            .map_err(|()| Wrong::new("is not a URL", "expected https://host:port"))?;
+            .map_err(|()| ValueError::new("is not a URL", "expected https://host:port"))?;
     }
     Ok(url)
 }
@@ -488,7 +499,7 @@ pub(crate) fn api_endpoint(text: &str) -> Read<Url> {
     let mut url = https(text, 6443)?;
     if url.port().is_none() && !text.contains(":443") {
         url.set_port(Some(6443))
-            .map_err(|()| Wrong::new("is not a URL", "expected https://host:port"))?;
+            .map_err(|()| ValueError::new("is not a URL", "expected https://host:port"))?;
     }
     Ok(url)
 }
@@ -509,7 +520,7 @@ pub(crate) fn name_pattern(text: &str) -> Read<NamePattern> {
         .fold(text.to_owned(), |left, part| left.replace(part, ""));
     if let Some(open) = stripped.find(['{', '}']) {
         let unknown = stripped[open..].split_inclusive('}').next().unwrap_or_default();
-        return Err(Wrong::new(
+        return Err(ValueError::new(
             format!("holds an unknown placeholder: {}", quote(unknown)),
             "not a placeholder",
         )
@@ -518,7 +529,7 @@ pub(crate) fn name_pattern(text: &str) -> Read<NamePattern> {
     }
     if !text.contains("{n}") && !text.contains("{n0}") {
         return Err(
-            Wrong::new("holds neither {n} nor {n0}", "every machine would have the same name")
+            ValueError::new("holds neither {n} nor {n0}", "every machine would have the same name")
                 .why("the ordinal is what tells the machines of a pool apart.")
                 .help(format!("write for example \"{}-{{n}}\".", text.trim_end_matches('-'))),
         );
@@ -529,7 +540,7 @@ pub(crate) fn name_pattern(text: &str) -> Read<NamePattern> {
 /// `key=value:Effect`, `key:Effect`.
 pub(crate) fn taint(text: &str) -> Read<Taint> {
     let malformed = |label: &str| {
-        Wrong::new(format!("is not a taint: {}", quote(text)), label)
+        ValueError::new(format!("is not a taint: {}", quote(text)), label)
             .why("a taint is `key=value:Effect` or `key:Effect`, as kubectl writes it.")
             .help("write for example dedicated=gpu:NoSchedule. Effects are NoSchedule, PreferNoSchedule and NoExecute.")
     };
@@ -571,7 +582,7 @@ pub(crate) fn label_value(text: &str) -> Read<String> {
     if is_label_value(text) {
         return Ok(text.to_owned());
     }
-    Err(Wrong::new(format!("is not a label value: {}", quote(text)), "Kubernetes would refuse it")
+    Err(ValueError::new(format!("is not a label value: {}", quote(text)), "Kubernetes would refuse it")
         .why("label values have at most 63 letters, digits, dashes, dots and underscores, with a letter or digit at both ends.")
         .help("shorten it, or use an annotation for free text."))
 }

@@ -5,12 +5,13 @@ use std::net::Ipv4Addr;
 
 use super::count;
 use super::network::{inside, is_host_address, machine_network, taken};
-use crate::draft::{Draft, PoolDraft};
-use crate::fault::Diagnostic;
-use crate::roster::Member;
+use crate::diagnostic::Diagnostic;
+use crate::draft::{Draft, NamedFields};
+use crate::keys::{datacenter, network, pool};
+use crate::roster::RosterEntry;
 use crate::source::{Span, Spanned};
 
-pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
+pub(crate) fn check(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
     for members in roster.chunk_by(|one, other| std::ptr::eq(one.pool, other.pool)) {
         enough(members[0].pool, members, faults);
     }
@@ -19,24 +20,24 @@ pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagn
     shared(roster, faults);
 }
 
-fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
-    let without: Vec<&Member<'_>> = members.iter().filter(|member| member.address.is_none()).collect();
+fn enough(pool: &NamedFields<'_>, members: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
+    let without: Vec<&RosterEntry<'_>> = members.iter().filter(|member| member.address.is_none()).collect();
     let unreported = without
         .iter()
-        .filter(|member| member.own.is_none_or(|own| own.address.is_absent()))
+        .filter(|member| member.own.is_none_or(|own| own.fields.is_absent(&pool::ADDRESS)))
         .count() as u64;
     let Some(first) = without.first().filter(|_| unreported > 0) else {
         return;
     };
-    if pool.addresses.is_absent() {
+    if pool.fields.is_absent(&pool::ADDRESSES) {
         faults.push(
             Diagnostic::error("address-missing", pool.at, format!("pool `{}` has no addresses", pool.name))
                 .label(format!("{} without an address", count(unreported, "machine")))
                 .why("machines have fixed addresses, so that certificates, DNS and firewalls stay true when one is rebuilt.")
                 .help("add `addresses`, for example 10.0.0.11+ for as many as needed from there on."),
         );
-    } else if let Some(range) = pool.addresses.is() {
-        let machines = count(pool.count.value().copied().map_or(0, u64::from), "machine");
+    } else if let Some(range) = pool.fields.spanned(&pool::ADDRESSES) {
+        let machines = count(u64::from(pool.count()), "machine");
         let have = range
             .value
             .len()
@@ -55,7 +56,7 @@ fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Diagnostic>
 }
 
 /// One fault per range or override, not per machine.
-fn outside(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
+fn outside(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
     let Some(cidr) = machine_network(draft) else { return };
     let mut blamed = BTreeSet::new();
     for member in roster {
@@ -82,25 +83,28 @@ struct Neighbour {
 }
 
 /// The gateway and the VIP, and the PVE and jump hosts where they are given by address.
-fn neighbours(draft: &Draft) -> Vec<Neighbour> {
+fn neighbours(draft: &Draft<'_>) -> Vec<Neighbour> {
     let host = |host: &str, span: Span| host.parse().ok().map(|value| Spanned { value, span });
-    let datacenter = &draft.datacenter;
     // On loopback the simulator's PVE shares the network with its guests, each on a port of its own.
-    let apart = draft.network.cidr.value().is_none_or(|cidr| !cidr.network().is_loopback());
-    let pve = datacenter
-        .endpoint
+    let apart = draft
+        .network
+        .value(&network::CIDR)
+        .is_none_or(|cidr| !cidr.network().is_loopback());
+    let pve = draft
+        .pve_endpoint
+        .clone()
         .is()
         .filter(|_| apart)
         .and_then(|url| host(url.value.host_str()?, url.span));
-    let jump = datacenter
-        .jump
-        .is()
+    let jump = draft
+        .datacenter
+        .spanned(&datacenter::JUMP)
         .filter(|_| apart)
         .and_then(|jump| host(&jump.value.host, jump.span));
     let jump = jump.filter(|jump| pve.as_ref().is_none_or(|pve| pve.value != jump.value));
     let named = [
-        ("the gateway", draft.network.gateway.is().cloned()),
-        ("the VIP", draft.network.vip.is().cloned()),
+        ("the gateway", draft.network.spanned(&network::GATEWAY)),
+        ("the VIP", draft.network.spanned(&network::VIP)),
         ("the PVE endpoint", pve),
         ("the jump host", jump),
     ];
@@ -110,8 +114,8 @@ fn neighbours(draft: &Draft) -> Vec<Neighbour> {
         .collect()
 }
 
-fn fixed(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
-    let first: BTreeMap<Ipv4Addr, &Member<'_>> = roster
+fn fixed(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
+    let first: BTreeMap<Ipv4Addr, &RosterEntry<'_>> = roster
         .iter()
         .rev()
         .filter_map(|member| Some((member.address.as_ref()?.value, member)))
@@ -122,18 +126,18 @@ fn fixed(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
         {
             faults.push(taken(own, &format!("`{}`", member.name), name, address.span));
         }
-        if let Some(vip) = draft.network.vip.is()
+        if let Some(vip) = draft.network.spanned(&network::VIP)
             && vip.value == address.value
             && !["the VIP", "the gateway"].contains(&name)
         {
-            faults.push(taken(vip, "the VIP", name, address.span));
+            faults.push(taken(&vip, "the VIP", name, address.span));
         }
     }
 }
 
 /// Two machines on one address: said once for each pair of places that ask for it.
-fn shared(roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
-    let mut first: BTreeMap<Ipv4Addr, &Member<'_>> = BTreeMap::new();
+fn shared(roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
+    let mut first: BTreeMap<Ipv4Addr, &RosterEntry<'_>> = BTreeMap::new();
     let mut said = BTreeSet::new();
     for member in roster {
         let Some(Spanned { value, span }) = &member.address else {

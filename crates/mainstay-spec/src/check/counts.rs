@@ -1,39 +1,44 @@
 //! How many machines, and how many of them hold etcd.
 
 use super::count;
-use crate::draft::{Draft, PoolDraft};
-use crate::fault::Diagnostic;
-use crate::roster::{MACHINES_MAX, Member};
+use crate::diagnostic::Diagnostic;
+use crate::draft::{Draft, NamedFields};
+use crate::keys::{self, network, pool};
+use crate::roster::{MACHINES_MAX, RosterEntry};
 use crate::source::Span;
 use crate::spec::{Distro, Role};
 
-pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
+pub(crate) fn check(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
     too_many(draft, faults);
-    let pools: Vec<&PoolDraft> = draft.pools.iter().filter(|pool| pool.role == Role::ControlPlane).collect();
+    let pools: Vec<&NamedFields<'_>> = draft.pools.iter().filter(|pool| pool.role() == Role::ControlPlane).collect();
     if pools.is_empty() {
         if !draft.pools.is_empty() {
             faults.push(no_control_plane(draft));
         }
         return;
     }
-    if pools.iter().any(|pool| pool.count.is().is_none()) {
+    if pools.iter().any(|pool| pool.fields.value(&pool::COUNT).is_none()) {
         return;
     }
     let total = pools
         .iter()
-        .filter_map(|pool| pool.count.value())
-        .fold(0u32, |sum, count| sum.saturating_add(*count));
+        .filter_map(|pool| pool.fields.value(&pool::COUNT))
+        .fold(0u32, u32::saturating_add);
     if ![1, 3, 5].contains(&total) {
         faults.push(even(&pools, total));
     }
-    if total > 1 && draft.network.vip.is_absent() && draft.endpoint.is_absent() {
+    if total > 1 && draft.network.is_absent(&network::VIP) && draft.file.is_absent(&keys::ENDPOINT) {
         faults.push(no_endpoint(&pools, total));
     }
     pods_for_all(draft, roster, faults);
 }
 
-fn too_many(draft: &Draft, faults: &mut Vec<Diagnostic>) {
-    let counts: Vec<_> = draft.pools.iter().filter_map(|pool| pool.count.is()).collect();
+fn too_many(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
+    let counts: Vec<_> = draft
+        .pools
+        .iter()
+        .filter_map(|pool| pool.fields.spanned(&pool::COUNT))
+        .collect();
     let total: u64 = counts.iter().map(|count| u64::from(count.value)).sum();
     if let Some(last) = counts.last().filter(|_| total > u64::from(MACHINES_MAX)) {
         faults.push(
@@ -49,7 +54,7 @@ fn too_many(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     }
 }
 
-fn no_control_plane(draft: &Draft) -> Diagnostic {
+fn no_control_plane(draft: &Draft<'_>) -> Diagnostic {
     let at = draft.pools.first().map_or(draft.start, |pool| pool.at);
     Diagnostic::error("control-plane-count", at, "no pool has control planes")
         .label("a pool of workers")
@@ -57,10 +62,10 @@ fn no_control_plane(draft: &Draft) -> Diagnostic {
         .help("add a pool called `control-plane`, or give one of the pools `role: control-plane`.")
 }
 
-fn even(pools: &[&PoolDraft], total: u32) -> Diagnostic {
+fn even(pools: &[&NamedFields<'_>], total: u32) -> Diagnostic {
     let at = pools
         .last()
-        .and_then(|pool| pool.count.is())
+        .and_then(|pool| pool.fields.spanned(&pool::COUNT))
         .map_or(Span::default(), |given| given.span);
     let summary = if pools.len() == 1 {
         format!("control-plane count must be 1, 3 or 5, not {total}")
@@ -95,10 +100,10 @@ fn even(pools: &[&PoolDraft], total: u32) -> Diagnostic {
         .help(help)
 }
 
-fn no_endpoint(pools: &[&PoolDraft], total: u32) -> Diagnostic {
+fn no_endpoint(pools: &[&NamedFields<'_>], total: u32) -> Diagnostic {
     let at = pools
         .iter()
-        .filter_map(|pool| pool.count.is())
+        .filter_map(|pool| pool.fields.spanned(&pool::COUNT))
         .map(|given| given.span)
         .max()
         .unwrap_or_default();
@@ -113,8 +118,8 @@ fn no_endpoint(pools: &[&PoolDraft], total: u32) -> Diagnostic {
 }
 
 /// Every node takes a /24 of the pod network; a node without one never becomes Ready.
-fn pods_for_all(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
-    let pods = draft.pods();
+fn pods_for_all(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
+    let Some(pods) = draft.pods() else { return };
     let room = 1u64 << (24u8.saturating_sub(pods.prefix_len()));
     let machines = roster.len() as u64;
     if draft.distro() != Distro::Talos || pods.prefix_len() > 24 || machines <= room {
@@ -123,12 +128,11 @@ fn pods_for_all(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnosti
     let largest = draft
         .pools
         .iter()
-        .filter_map(|pool| pool.count.is())
+        .filter_map(|pool| pool.fields.spanned(&pool::COUNT))
         .max_by_key(|given| given.value);
     let at = draft
         .network
-        .pods
-        .is()
+        .spanned(&network::PODS)
         .map(|given| given.span)
         .or(largest.map(|given| given.span))
         .unwrap_or(draft.start);

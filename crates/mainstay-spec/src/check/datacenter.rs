@@ -1,24 +1,25 @@
 //! The way to PVE.
 
 use crate::Environment;
-use crate::draft::Draft;
-use crate::fault::{Diagnostic, Wrong};
+use crate::diagnostic::{Diagnostic, ValueError};
+use crate::draft::{Draft, Given};
+use crate::keys::datacenter::{CA, FINGERPRINT};
 use crate::value;
 
-pub(crate) fn check(draft: &Draft, environment: &Environment, faults: &mut Vec<Diagnostic>) {
+pub(crate) fn check(draft: &Draft<'_>, environment: &Environment, faults: &mut Vec<Diagnostic>) {
     let datacenter = &draft.datacenter;
     let at = datacenter.at.unwrap_or(draft.start);
-    match (&environment.endpoint, datacenter.endpoint.is()) {
-        (None, None) if datacenter.endpoint.is_absent() => faults.push(
+    match (&environment.endpoint, &draft.pve_endpoint) {
+        (None, Given::Absent) => faults.push(
             Diagnostic::error("endpoint-unknown", at, "the address of Proxmox VE is not given")
                 .label("no `datacenter.endpoint`")
                 .why("without it there is nobody to ask for machines.")
                 .help("set `datacenter.endpoint`, for example https://pve.lan:8006, or PROXMOX_VE_ENDPOINT in the environment."),
         ),
-        (Some(text), None) if datacenter.endpoint.is_absent() => {
+        (Some(text), Given::Absent) => {
             if let Err(wrong) = value::pve_endpoint(text) {
                 faults.push(
-                    Wrong {
+                    ValueError {
                         label: "`datacenter.endpoint` is not set either".to_owned(),
                         ..wrong
                     }
@@ -26,7 +27,7 @@ pub(crate) fn check(draft: &Draft, environment: &Environment, faults: &mut Vec<D
                 );
             }
         }
-        (Some(text), Some(given)) if value::pve_endpoint(text).is_ok_and(|url| url != given.value) => faults.push(
+        (Some(text), Given::Is(given)) if value::pve_endpoint(text).is_ok_and(|url| url != given.value) => faults.push(
             Diagnostic::warning(
                 "endpoint-twice",
                 given.span,
@@ -38,7 +39,7 @@ pub(crate) fn check(draft: &Draft, environment: &Environment, faults: &mut Vec<D
         ),
         _ => {}
     }
-    if let (Some(fingerprint), Some(ca)) = (datacenter.fingerprint.is(), datacenter.ca.is()) {
+    if let (Some(fingerprint), Some(ca)) = (datacenter.spanned(&FINGERPRINT), datacenter.spanned(&CA)) {
         faults.push(
             Diagnostic::error(
                 "trust-twice",

@@ -3,36 +3,37 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::diagnostic::{Diagnostic, quote};
 use crate::draft::Draft;
-use crate::fault::{Diagnostic, quote};
+use crate::keys::datacenter::CA;
 use crate::source::Spanned;
 use crate::spec::Distro;
-use crate::tree::{self, Node, Sort};
+use crate::tree::{self, YamlKind, YamlNode};
 
 /// Reads every named file once.
 pub(crate) fn read(
-    draft: &Draft,
+    draft: &Draft<'_>,
     files: &dyn Fn(&str) -> Option<Vec<u8>>,
     faults: &mut Vec<Diagnostic>,
 ) -> BTreeMap<String, Arc<str>> {
     let mut texts = BTreeMap::new();
-    if let Some(ca) = draft.datacenter.ca.is()
-        && let Some(text) = text_of(ca, files, faults)
+    if let Some(ca) = draft.datacenter.spanned(&CA)
+        && let Some(text) = text_of(&ca, files, faults)
     {
         if !text.contains("-----BEGIN CERTIFICATE-----") {
-            faults.push(not_a_ca(ca));
+            faults.push(not_a_ca(&ca));
         }
-        texts.insert(ca.value.clone(), text);
+        texts.insert(ca.value, text);
     }
     for patch in draft.patches() {
         // Each place that names a broken file is told so, but the file is looked at once.
         if !texts.contains_key(&patch.value)
-            && let Some(text) = text_of(patch, files, faults)
+            && let Some(text) = text_of(&patch, files, faults)
         {
             if draft.distro() == Distro::Talos {
-                faults.extend(patch_fault(patch, &text));
+                faults.extend(patch_fault(&patch, &text));
             }
-            texts.insert(patch.value.clone(), text);
+            texts.insert(patch.value, text);
         }
     }
     texts
@@ -92,7 +93,7 @@ fn patch_fault(patch: &Spanned<String>, text: &str) -> Option<Diagnostic> {
             );
         }
     };
-    if documents.iter().all(|document| document.sort() == Sort::Nothing) {
+    if documents.iter().all(|document| document.kind() == YamlKind::Nothing) {
         return Some(
             Diagnostic::warning("patch-empty", patch.span, format!("patch {path} changes nothing"))
                 .label("empty")
@@ -103,18 +104,18 @@ fn patch_fault(patch: &Spanned<String>, text: &str) -> Option<Diagnostic> {
     documents.iter().find_map(|document| document_fault(patch, document))
 }
 
-fn document_fault(patch: &Spanned<String>, document: &Node) -> Option<Diagnostic> {
+fn document_fault(patch: &Spanned<String>, document: &YamlNode) -> Option<Diagnostic> {
     let path = quote(&patch.value);
     let line = document.span.line;
-    match document.sort() {
-        Sort::Nothing => None,
-        Sort::List => Some(
+    match document.kind() {
+        YamlKind::Nothing => None,
+        YamlKind::List => Some(
             Diagnostic::error("patch-json", patch.span, format!("patch {path} is a JSON patch"))
                 .label("a list of operations")
                 .why("JSON patches work on one document, and a Talos config has several since 1.12: Talos itself refuses them.")
                 .help("write it as a strategic merge: only the keys to change, nested as in the config."),
         ),
-        Sort::Map if is_talos_document(document) => None,
+        YamlKind::Map if is_talos_document(document) => None,
         _ => Some(
             Diagnostic::error(
                 "patch-shape",
@@ -128,7 +129,7 @@ fn document_fault(patch: &Spanned<String>, document: &Node) -> Option<Diagnostic
     }
 }
 
-fn is_talos_document(document: &Node) -> bool {
+fn is_talos_document(document: &YamlNode) -> bool {
     let has = |key: &str| document.entry(key).is_some();
     let classic = ["machine", "cluster", "version", "debug", "persist"];
     (has("apiVersion") && has("kind"))

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::draft::{Draft, ExtraDiskDraft, Given, PoolDraft, ShapeDraft};
-use crate::fault::Diagnostic;
-use crate::roster::Member;
+use crate::diagnostic::Diagnostic;
+use crate::draft::{DiskFields, Draft, Fields, NamedFields};
+use crate::keys::{distro, shape as keys};
+use crate::roster::RosterEntry;
 use crate::source::Span;
 use crate::spec::{Distro, Role, ScsiController};
 use crate::value::{Gib, Mib};
@@ -45,27 +46,27 @@ static K3S: Minimum = Minimum {
 /// SCSI has room for 31 devices; the system disk takes one and the first-boot drive may take another.
 const EXTRA_DISKS_MAX: usize = 24;
 
-pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
+pub(crate) fn check(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
     let minimum = match draft.distro() {
         Distro::Talos => &TALOS,
         Distro::Rke2 => &RKE2,
         Distro::K3s => &K3S,
     };
-    let pools: BTreeMap<&str, &PoolDraft> = roster.iter().map(|member| (member.name.as_str(), member.pool)).collect();
+    let pools: BTreeMap<&str, &NamedFields<'_>> = roster.iter().map(|member| (member.name.as_str(), member.pool)).collect();
     for pool in &draft.pools {
-        shape(minimum, &pool.shape, pool.role, faults);
+        shape(minimum, &pool.fields, pool.role(), faults);
     }
     for machine in &draft.machines {
-        let role = pools.get(machine.name.as_str()).map_or(Role::Worker, |pool| pool.role);
-        shape(minimum, &machine.shape, role, faults);
+        let role = pools.get(machine.name).map_or(Role::Worker, |pool| pool.role());
+        shape(minimum, &machine.fields, role, faults);
     }
     iothreads(draft, &pools, faults);
     longhorn(draft, faults);
 }
 
-fn shape(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Diagnostic>) {
-    memory(minimum, shape, role, faults);
-    if let Some(cpu) = shape.cpu.is()
+fn shape(minimum: &Minimum, fields: &Fields<'_>, role: Role, faults: &mut Vec<Diagnostic>) {
+    memory(minimum, fields, role, faults);
+    if let Some(cpu) = fields.spanned(&keys::CPU)
         && cpu.value < 2
         && role == Role::ControlPlane
     {
@@ -76,7 +77,7 @@ fn shape(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Dia
                 .help("write 2 or more."),
         );
     }
-    if let Some(disk) = shape.disk.size.is()
+    if let Some(disk) = DiskFields::system(fields).size.is()
         && disk.value < minimum.disk
     {
         faults.push(
@@ -96,14 +97,14 @@ fn shape(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Dia
             )),
         );
     }
-    if let Some(disks) = shape.disks.is() {
+    if let Some(disks) = fields.sections(&keys::DISKS).is() {
         extra_disks(disks.span, &disks.value, faults);
     }
 }
 
-fn memory(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Diagnostic>) {
+fn memory(minimum: &Minimum, fields: &Fields<'_>, role: Role, faults: &mut Vec<Diagnostic>) {
     const CONTROL_PLANE: Mib = Mib(4096);
-    let Some(memory) = shape.memory.is() else { return };
+    let Some(memory) = fields.spanned(&keys::MEMORY) else { return };
     if memory.value < minimum.memory {
         faults.push(
             Diagnostic::error(
@@ -139,7 +140,7 @@ fn memory(minimum: &Minimum, shape: &ShapeDraft, role: Role, faults: &mut Vec<Di
     }
 }
 
-fn extra_disks(at: Span, disks: &[ExtraDiskDraft], faults: &mut Vec<Diagnostic>) {
+fn extra_disks(at: Span, disks: &[Fields<'_>], faults: &mut Vec<Diagnostic>) {
     if disks.len() > EXTRA_DISKS_MAX {
         faults.push(
             Diagnostic::error("disks", at, format!("{} extra disks do not fit", disks.len()))
@@ -149,7 +150,7 @@ fn extra_disks(at: Span, disks: &[ExtraDiskDraft], faults: &mut Vec<Diagnostic>)
         );
     }
     let mut seen = BTreeSet::new();
-    for name in disks.iter().filter_map(|disk| disk.name.is()) {
+    for name in disks.iter().filter_map(|disk| disk.spanned(&keys::NAME)) {
         if name.value == "system" {
             faults.push(
                 Diagnostic::error("disks", name.span, "a disk cannot be called `system`")
@@ -157,7 +158,7 @@ fn extra_disks(at: Span, disks: &[ExtraDiskDraft], faults: &mut Vec<Diagnostic>)
                     .why("the guest finds disks by their name, and this one is the system disk's.")
                     .help("give it a name that says what it is for, like longhorn."),
             );
-        } else if !seen.insert(&name.value) {
+        } else if !seen.insert(name.value.clone()) {
             faults.push(
                 Diagnostic::error("disks", name.span, format!("two disks are called `{}`", name.value))
                     .label("again")
@@ -168,20 +169,23 @@ fn extra_disks(at: Span, disks: &[ExtraDiskDraft], faults: &mut Vec<Diagnostic>)
     }
 }
 
-fn iothreads(draft: &Draft, pool_of: &BTreeMap<&str, &PoolDraft>, faults: &mut Vec<Diagnostic>) {
-    let single = |shape: &ShapeDraft, pool: Option<&ShapeDraft>| {
-        let scsi = shape.scsi.value().or_else(|| pool.and_then(|pool| pool.scsi.value()));
-        scsi == Some(&ScsiController::VirtioScsiSingle)
+fn iothreads(draft: &Draft<'_>, pool_of: &BTreeMap<&str, &NamedFields<'_>>, faults: &mut Vec<Diagnostic>) {
+    let single = |fields: &Fields<'_>, pool: Option<&Fields<'_>>| {
+        let scsi = fields
+            .value(&keys::SCSI)
+            .or_else(|| pool.and_then(|pool| pool.value(&keys::SCSI)));
+        scsi == Some(ScsiController::VirtioScsiSingle)
     };
-    let pools = draft.pools.iter().map(|pool| (&pool.shape, None));
+    let pools = draft.pools.iter().map(|pool| (&pool.fields, None));
     let machines = draft.machines.iter().map(|machine| {
-        let pool = pool_of.get(machine.name.as_str());
-        (&machine.shape, pool.map(|pool| &pool.shape))
+        let pool = pool_of.get(machine.name);
+        (&machine.fields, pool.map(|pool| &pool.fields))
     });
-    for (shape, pool) in pools.chain(machines) {
-        let extra = shape.disks.value().into_iter().flatten().map(|disk| &disk.disk.iothread);
-        for iothread in std::iter::once(&shape.disk.iothread).chain(extra).filter_map(Given::is) {
-            if iothread.value && !single(shape, pool) {
+    for (fields, pool) in pools.chain(machines) {
+        let extra = fields.sections(&keys::DISKS).value().unwrap_or_default();
+        let disks = std::iter::once(DiskFields::system(fields).options).chain(extra);
+        for iothread in disks.filter_map(|disk| disk.spanned(&keys::IOTHREAD)) {
+            if iothread.value && !single(fields, pool) {
                 faults.push(
                     Diagnostic::warning(
                         "iothread",
@@ -198,24 +202,21 @@ fn iothreads(draft: &Draft, pool_of: &BTreeMap<&str, &PoolDraft>, faults: &mut V
 }
 
 /// Longhorn volumes never attach without these two, which shows only when the first pod asks for one.
-fn longhorn(draft: &Draft, faults: &mut Vec<Diagnostic>) {
+fn longhorn(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
     if draft.distro() != Distro::Talos {
         return;
     }
-    let shapes = draft
+    let disk = draft
         .pools
         .iter()
-        .map(|pool| &pool.shape)
-        .chain(draft.machines.iter().map(|machine| &machine.shape));
-    let disk = shapes
-        .filter_map(|shape| shape.disks.value())
+        .chain(&draft.machines)
+        .filter_map(|named| named.fields.sections(&keys::DISKS).value())
         .flatten()
-        .filter_map(|disk| disk.name.is())
+        .filter_map(|disk| disk.spanned(&keys::NAME))
         .find(|name| name.value == "longhorn");
+    let extensions = draft.talos.items(&distro::EXTENSIONS);
     let has = |wanted: &str| {
-        draft
-            .talos
-            .extensions
+        extensions
             .iter()
             .any(|extension| extension.value.trim_start_matches("siderolabs/") == wanted)
     };

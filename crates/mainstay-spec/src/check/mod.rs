@@ -11,11 +11,11 @@ pub(crate) mod nodes;
 pub(crate) mod versions;
 pub(crate) mod vmids;
 
+use crate::diagnostic::Diagnostic;
 use crate::draft::Draft;
-use crate::fault::Diagnostic;
-use crate::roster::Member;
+use crate::roster::RosterEntry;
 
-pub(crate) fn all(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
+pub(crate) fn all(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
     network::check(draft, faults);
     counts::check(draft, roster, faults);
     addresses::check(draft, roster, faults);

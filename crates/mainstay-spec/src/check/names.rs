@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::draft::{Draft, MachineDraft, PoolDraft};
-use crate::fault::{Diagnostic, quote};
+use crate::diagnostic::{Diagnostic, quote};
+use crate::draft::{Draft, NamedFields};
+use crate::keys::{self, pool};
 use crate::naming::MACHINE_NAME;
-use crate::roster::{Member, names_of};
-use crate::shape::closest;
+use crate::roster::{RosterEntry, names_of};
 use crate::source::Span;
+use crate::type_check::closest;
 use crate::value::Mac;
 
-pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
-    if draft.name.is().is_some() {
+pub(crate) fn check(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
+    if draft.file.value(&keys::NAME).is_some() {
         valid(draft, roster, faults);
         unique(draft, roster, faults);
         known(draft, roster, faults);
@@ -20,11 +21,14 @@ pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagn
 }
 
 /// Where the name of a pool's machines is decided.
-fn pattern_place(draft: &Draft, pool: &PoolDraft) -> Span {
-    pool.names.is().or(draft.names.is()).map_or(pool.at, |given| given.span)
+fn pattern_place(draft: &Draft<'_>, pool: &NamedFields<'_>) -> Span {
+    pool.fields
+        .spanned(&pool::NAMES)
+        .or_else(|| draft.file.spanned(&keys::NAMES))
+        .map_or(pool.at, |given| given.span)
 }
 
-fn valid(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
+fn valid(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
     let mut blamed = BTreeSet::new();
     for member in roster.iter().filter(|member| !(MACHINE_NAME.fits)(&member.name)) {
         let at = pattern_place(draft, member.pool);
@@ -44,15 +48,15 @@ fn valid(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     }
 }
 
-fn unique(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
-    let mut first: BTreeMap<&str, &Member<'_>> = BTreeMap::new();
+fn unique(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
+    let mut first: BTreeMap<&str, &RosterEntry<'_>> = BTreeMap::new();
     let mut blamed = BTreeSet::new();
     for member in roster {
         let Some(earlier) = first.get(member.name.as_str()) else {
             first.insert(&member.name, member);
             continue;
         };
-        if blamed.insert((&earlier.pool.name, &member.pool.name)) {
+        if blamed.insert((earlier.pool.name, member.pool.name)) {
             faults.push(
                 Diagnostic::error(
                     "machine-name",
@@ -67,30 +71,30 @@ fn unique(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
     }
 }
 
-fn known(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
+fn known(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
     // A pool whose count cannot be read has machines that we cannot name.
-    if draft.pools.iter().any(|pool| pool.count.is().is_none()) {
+    if draft.pools.iter().any(|pool| pool.fields.value(&pool::COUNT).is_none()) {
         return;
     }
     let names: BTreeSet<&str> = roster.iter().map(|member| member.name.as_str()).collect();
-    for machine in draft.machines.iter().filter(|machine| !names.contains(machine.name.as_str())) {
+    for machine in draft.machines.iter().filter(|machine| !names.contains(machine.name)) {
         faults.push(beyond_count(draft, machine).unwrap_or_else(|| no_such_machine(machine, &names)));
     }
 }
 
 /// An exception for a machine that is gone since its pool was made smaller, and comes back when it grows.
-fn beyond_count(draft: &Draft, machine: &MachineDraft) -> Option<Diagnostic> {
-    let cluster = draft.name.value()?;
+fn beyond_count(draft: &Draft<'_>, machine: &NamedFields<'_>) -> Option<Diagnostic> {
+    let cluster = draft.file.value(&keys::NAME)?;
     let pool = draft.pools.iter().find(|pool| {
-        let ordinal = names_of(draft, pool).ordinal(cluster, &pool.name, &machine.name);
-        ordinal.is_some_and(|ordinal| ordinal > pool.count.value().copied().unwrap_or(0))
+        let ordinal = names_of(draft, pool).and_then(|names| names.ordinal(&cluster, pool.name, machine.name));
+        ordinal.is_some_and(|ordinal| ordinal > pool.count())
     })?;
-    let count = pool.count.value().copied().unwrap_or(0);
+    let count = pool.count();
     Some(
         Diagnostic::warning(
             "machine-unused",
             machine.at,
-            format!("{} is not among the {count} of pool `{}`", quote(&machine.name), pool.name),
+            format!("{} is not among the {count} of pool `{}`", quote(machine.name), pool.name),
         )
         .label("has no effect at present")
         .why("the pool's `count` does not reach this machine.")
@@ -98,8 +102,8 @@ fn beyond_count(draft: &Draft, machine: &MachineDraft) -> Option<Diagnostic> {
     )
 }
 
-fn no_such_machine(machine: &MachineDraft, names: &BTreeSet<&str>) -> Diagnostic {
-    let help = match (closest(&machine.name, names.iter().copied()), names.first()) {
+fn no_such_machine(machine: &NamedFields<'_>, names: &BTreeSet<&str>) -> Diagnostic {
+    let help = match (closest(machine.name, names.iter().copied()), names.first()) {
         (Some(near), _) => format!("did you mean `{near}`?"),
         (None, Some(first)) => format!("machines are called like `{first}`."),
         (None, None) => "take it out: there are no machines yet.".to_owned(),
@@ -107,15 +111,15 @@ fn no_such_machine(machine: &MachineDraft, names: &BTreeSet<&str>) -> Diagnostic
     Diagnostic::error(
         "machine-unknown",
         machine.at,
-        format!("there is no machine called {}", quote(&machine.name)),
+        format!("there is no machine called {}", quote(machine.name)),
     )
     .label("in no pool")
     .why("`machines` makes exceptions for machines of the pools; it does not add any.")
     .help(help)
 }
 
-fn macs(roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
-    let mut first: BTreeMap<Mac, &Member<'_>> = BTreeMap::new();
+fn macs(roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
+    let mut first: BTreeMap<Mac, &RosterEntry<'_>> = BTreeMap::new();
     for member in roster {
         let Some(earlier) = first.get(&member.mac.value) else {
             first.insert(member.mac.value, member);

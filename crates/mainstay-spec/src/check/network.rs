@@ -4,39 +4,40 @@ use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
+use crate::diagnostic::Diagnostic;
 use crate::draft::Draft;
-use crate::fault::Diagnostic;
+use crate::keys::network::{CIDR, DNS, GATEWAY, PODS, SERVICES, VIP};
 use crate::source::{Span, Spanned};
 
-pub(crate) fn check(draft: &Draft, faults: &mut Vec<Diagnostic>) {
+pub(crate) fn check(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
     let network = &draft.network;
-    if let Some(cidr) = network.cidr.is() {
-        usable(draft, cidr, faults);
+    if let Some(cidr) = network.spanned(&CIDR) {
+        usable(draft, &cidr, faults);
     }
     if let Some(cidr) = machine_network(draft) {
-        if let Some(gateway) = network.gateway.is() {
+        if let Some(gateway) = network.spanned(&GATEWAY) {
             inside(
                 cidr,
-                gateway,
+                &gateway,
                 "the gateway",
                 "machines reach it directly, so it is one of their own network.",
                 faults,
             );
         }
-        if let Some(vip) = network.vip.is() {
+        if let Some(vip) = network.spanned(&VIP) {
             inside(
                 cidr,
-                vip,
+                &vip,
                 "the VIP",
                 "control planes announce it on their own network by ARP.",
                 faults,
             );
         }
     }
-    if let (Some(gateway), Some(vip)) = (network.gateway.is(), network.vip.is())
+    if let (Some(gateway), Some(vip)) = (network.spanned(&GATEWAY), network.spanned(&VIP))
         && gateway.value == vip.value
     {
-        faults.push(taken(vip, "the VIP", "the gateway", gateway.span));
+        faults.push(taken(&vip, "the VIP", "the gateway", gateway.span));
     }
     overlaps(draft, faults);
     pod_prefix(draft, faults);
@@ -44,12 +45,10 @@ pub(crate) fn check(draft: &Draft, faults: &mut Vec<Diagnostic>) {
 }
 
 /// The network of the machines, if it can have any.
-pub(crate) fn machine_network(draft: &Draft) -> Option<Ipv4Net> {
+pub(crate) fn machine_network(draft: &Draft<'_>) -> Option<Ipv4Net> {
     draft
         .network
-        .cidr
-        .value()
-        .copied()
+        .value(&CIDR)
         .filter(|cidr| (8..=30).contains(&cidr.prefix_len()))
 }
 
@@ -110,7 +109,7 @@ pub(crate) fn taken(address: &Spanned<Ipv4Addr>, what: &str, by: &str, first: Sp
     .help("give one of them another address.")
 }
 
-fn usable(draft: &Draft, cidr: &Spanned<Ipv4Net>, faults: &mut Vec<Diagnostic>) {
+fn usable(draft: &Draft<'_>, cidr: &Spanned<Ipv4Net>, faults: &mut Vec<Diagnostic>) {
     let network = cidr.value.network();
     let fault = |summary: String, label: &str| Diagnostic::error("network", cidr.span, summary).label(label);
     if machine_network(draft).is_none() {
@@ -141,9 +140,9 @@ fn usable(draft: &Draft, cidr: &Spanned<Ipv4Net>, faults: &mut Vec<Diagnostic>) 
     }
 }
 
-fn endpoint_is_loopback(draft: &Draft) -> bool {
+fn endpoint_is_loopback(draft: &Draft<'_>) -> bool {
     // One that cannot be read was reported already.
-    draft.datacenter.endpoint.value().is_none_or(|url| match url.host() {
+    draft.pve_endpoint.clone().value().is_none_or(|url| match url.host() {
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
         Some(url::Host::Ipv6(address)) => address.is_loopback(),
         Some(url::Host::Domain(name)) => name == "localhost",
@@ -151,19 +150,22 @@ fn endpoint_is_loopback(draft: &Draft) -> bool {
     })
 }
 
-fn overlaps(draft: &Draft, faults: &mut Vec<Diagnostic>) {
+fn overlaps(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
+    let (Some(pods), Some(services)) = (draft.pods(), draft.services()) else {
+        return;
+    };
     let network = &draft.network;
     let pods = Part {
         name: "pods",
-        net: draft.pods(),
-        given: network.pods.is().map(|given| given.span),
+        net: pods,
+        given: network.spanned(&PODS).map(|given| given.span),
     };
     let services = Part {
         name: "services",
-        net: draft.services(),
-        given: network.services.is().map(|given| given.span),
+        net: services,
+        given: network.spanned(&SERVICES).map(|given| given.span),
     };
-    if let Some(cidr) = network.cidr.is() {
+    if let Some(cidr) = network.spanned(&CIDR) {
         let machines = Part {
             name: "machines",
             net: cidr.value,
@@ -195,7 +197,7 @@ fn overlap(one: Ipv4Net, other: Ipv4Net) -> bool {
     one.contains(&other.network()) || other.contains(&one.network())
 }
 
-fn overlapping(draft: &Draft, one: &Part, other: &Part) -> Option<Diagnostic> {
+fn overlapping(draft: &Draft<'_>, one: &Part, other: &Part) -> Option<Diagnostic> {
     let at = other.given.or(one.given).filter(|_| overlap(one.net, other.net))?;
     let label = match other.given {
         Some(_) => "the same addresses twice".to_owned(),
@@ -215,15 +217,14 @@ fn overlapping(draft: &Draft, one: &Part, other: &Part) -> Option<Diagnostic> {
 }
 
 /// A private network of this size, or a /16, that meets none of the cluster's.
-fn free_network(draft: &Draft, prefix: u8) -> Option<Ipv4Net> {
+fn free_network(draft: &Draft<'_>, prefix: u8) -> Option<Ipv4Net> {
     let prefix = prefix.max(16);
     let used: Vec<Ipv4Net> = draft
         .network
-        .cidr
-        .value()
-        .copied()
+        .value(&CIDR)
         .into_iter()
-        .chain([draft.pods(), draft.services()])
+        .chain(draft.pods())
+        .chain(draft.services())
         .collect();
     let private = [
         Ipv4Net::new(Ipv4Addr::new(172, 16, 0, 0), 12),
@@ -237,9 +238,9 @@ fn free_network(draft: &Draft, prefix: u8) -> Option<Ipv4Net> {
     candidates.find(|net| !used.iter().any(|used| overlap(*used, *net)))
 }
 
-fn pod_prefix(draft: &Draft, faults: &mut Vec<Diagnostic>) {
-    for (name, given, smallest) in [("pods", &draft.network.pods, 24), ("services", &draft.network.services, 28)] {
-        if let Some(net) = given.is()
+fn pod_prefix(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
+    for (name, key, smallest) in [("pods", &PODS, 24), ("services", &SERVICES, 28)] {
+        if let Some(net) = draft.network.spanned(key)
             && !(8..=smallest).contains(&net.value.prefix_len())
         {
             let why = if name == "pods" {
@@ -261,8 +262,8 @@ fn pod_prefix(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     }
 }
 
-fn resolvers(draft: &Draft, faults: &mut Vec<Diagnostic>) {
-    let Some(dns) = draft.network.dns.is() else { return };
+fn resolvers(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
+    let Some(dns) = draft.network.list(&DNS).is() else { return };
     if dns.value.is_empty() {
         faults.push(
             Diagnostic::error("dns", dns.span, "`dns` names no server")
@@ -276,7 +277,7 @@ fn resolvers(draft: &Draft, faults: &mut Vec<Diagnostic>) {
         .iter()
         .filter(|server| server.value.is_loopback() || server.value.is_unspecified())
     {
-        if draft.network.cidr.value().is_some_and(|cidr| cidr.network().is_loopback()) {
+        if draft.network.value(&CIDR).is_some_and(|cidr| cidr.network().is_loopback()) {
             continue;
         }
         faults.push(

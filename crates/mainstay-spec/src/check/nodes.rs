@@ -2,24 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use crate::draft::{Draft, Given, NodeDraft};
-use crate::fault::Diagnostic;
+use crate::diagnostic::Diagnostic;
+use crate::draft::{Draft, Fields};
+use crate::keys::{datacenter, pool};
 use crate::source::Spanned;
 use crate::spec::Role;
 
-pub(crate) fn check(draft: &Draft, faults: &mut Vec<Diagnostic>) {
-    tags(&draft.datacenter.tags, faults);
+pub(crate) fn check(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
+    tags(&draft.datacenter.items(&datacenter::TAGS), faults);
     for pool in &draft.pools {
-        node(&pool.node, faults);
-        hosts(&pool.hosts, faults);
-        if pool.role == Role::Worker {
-            restricted(&pool.node, faults);
+        node(&pool.fields, faults);
+        hosts(&pool.fields, faults);
+        if pool.role() == Role::Worker {
+            restricted(&pool.fields, faults);
         }
     }
     for machine in &draft.machines {
-        node(&machine.node, faults);
-        hosts(&machine.hosts, faults);
-        if let (Some(_), Some(hosts)) = (machine.host.is(), machine.hosts.is()) {
+        node(&machine.fields, faults);
+        hosts(&machine.fields, faults);
+        if let (Some(_), Some(hosts)) = (machine.fields.spanned(&pool::HOST), machine.fields.list(&pool::HOSTS).is()) {
             faults.push(
                 Diagnostic::error("hosts", hosts.span, format!("`{}` has both `host` and `hosts`", machine.name))
                     .label("the second")
@@ -30,11 +31,11 @@ pub(crate) fn check(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     }
 }
 
-fn node(node: &NodeDraft, faults: &mut Vec<Diagnostic>) {
-    tags(&node.tags, faults);
+fn node(node: &Fields<'_>, faults: &mut Vec<Diagnostic>) {
+    tags(&node.items(&pool::TAGS), faults);
     let mut seen = BTreeSet::new();
-    for taint in node.taints.value().into_iter().flatten() {
-        if !seen.insert((&taint.value.key, taint.value.effect.as_str())) {
+    for taint in node.list(&pool::TAINTS).value().into_iter().flatten() {
+        if !seen.insert((taint.value.key.clone(), taint.value.effect.as_str())) {
             faults.push(
                 Diagnostic::error("taint", taint.span, format!("taint `{}` is set twice", taint.value))
                     .label("same key and effect")
@@ -56,8 +57,8 @@ fn tags(tags: &[Spanned<String>], faults: &mut Vec<Diagnostic>) {
     }
 }
 
-fn hosts(hosts: &Given<Vec<Spanned<String>>>, faults: &mut Vec<Diagnostic>) {
-    let Some(hosts) = hosts.is() else { return };
+fn hosts(fields: &Fields<'_>, faults: &mut Vec<Diagnostic>) {
+    let Some(hosts) = fields.list(&pool::HOSTS).is() else { return };
     if hosts.value.is_empty() {
         faults.push(
             Diagnostic::error("hosts", hosts.span, "`hosts` names no host")
@@ -80,8 +81,9 @@ fn hosts(hosts: &Given<Vec<Spanned<String>>>, faults: &mut Vec<Diagnostic>) {
 }
 
 /// Labels that the API server lets no kubelet set on its own node.
-fn restricted(node: &NodeDraft, faults: &mut Vec<Diagnostic>) {
-    for (key, _) in node.labels.iter().filter(|(key, _)| is_restricted(&key.value)) {
+fn restricted(node: &Fields<'_>, faults: &mut Vec<Diagnostic>) {
+    let labels = node.value(&pool::LABELS).unwrap_or_default();
+    for (key, _) in labels.iter().filter(|(key, _)| is_restricted(&key.value)) {
         faults.push(
             Diagnostic::error("label", key.span, format!("a worker may not label itself `{}`", key.value))
                 .label("refused by the API server")

@@ -3,25 +3,29 @@
 use semver::Version;
 use talos_config::versions::{Contract, RELEASES, Release, newest};
 
+use crate::diagnostic::Diagnostic;
 use crate::draft::Draft;
-use crate::fault::Diagnostic;
-use crate::shape::closest;
+use crate::keys::{self, distro};
 use crate::source::Spanned;
 use crate::spec::{Distro, VersionWish};
+use crate::type_check::closest;
 
-pub(crate) fn check(draft: &Draft, faults: &mut Vec<Diagnostic>) {
+pub(crate) fn check(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
     one_distro(draft, faults);
     if draft.distro() == Distro::Talos {
-        let talos = draft.talos.version.is().and_then(|version| talos(version, faults));
-        if let Some(kubernetes) = draft.kubernetes.is() {
+        let talos = draft
+            .talos
+            .spanned(&distro::VERSION)
+            .and_then(|version| talos(&version, faults));
+        if let Some(kubernetes) = draft.file.spanned(&keys::KUBERNETES) {
             match talos {
-                Some(release) => pair(release, kubernetes, faults),
-                None if draft.talos.version.is_absent() => any_pair(kubernetes, faults),
+                Some(release) => pair(release, &kubernetes, faults),
+                None if draft.talos.is_absent(&distro::VERSION) => any_pair(&kubernetes, faults),
                 None => {}
             }
         }
         extensions(draft, faults);
-    } else if let (Some(kubernetes), Some(distro)) = (draft.kubernetes.is(), draft.distros.first()) {
+    } else if let (Some(kubernetes), Some(distro)) = (draft.file.spanned(&keys::KUBERNETES), draft.distros.first()) {
         let name = distro.value;
         faults.push(
             Diagnostic::error(
@@ -38,7 +42,7 @@ pub(crate) fn check(draft: &Draft, faults: &mut Vec<Diagnostic>) {
     }
 }
 
-fn one_distro(draft: &Draft, faults: &mut Vec<Diagnostic>) {
+fn one_distro(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
     if let [first, second, ..] = draft.distros.as_slice() {
         faults.push(
             Diagnostic::error(
@@ -205,9 +209,10 @@ fn lowest(wish: &VersionWish) -> Option<Version> {
     }
 }
 
-fn extensions(draft: &Draft, faults: &mut Vec<Diagnostic>) {
+fn extensions(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
     let mut seen: Vec<&str> = Vec::new();
-    for extension in &draft.talos.extensions {
+    let named = draft.talos.items(&distro::EXTENSIONS);
+    for extension in &named {
         let (owner, name) = extension.value.split_once('/').unwrap_or(("siderolabs", &extension.value));
         if seen.contains(&name) {
             faults.push(

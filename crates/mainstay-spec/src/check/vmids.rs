@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::count;
-use crate::draft::{Draft, PoolDraft};
-use crate::fault::Diagnostic;
-use crate::roster::Member;
+use crate::diagnostic::Diagnostic;
+use crate::draft::{Draft, NamedFields};
+use crate::keys::pool;
+use crate::roster::RosterEntry;
 use crate::source::{Span, Spanned};
 use crate::value::VMIDS;
 
-pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
+pub(crate) fn check(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
     for members in roster.chunk_by(|one, other| std::ptr::eq(one.pool, other.pool)) {
         enough(members[0].pool, members, faults);
     }
@@ -17,8 +18,10 @@ pub(crate) fn check(draft: &Draft, roster: &[Member<'_>], faults: &mut Vec<Diagn
     shared(roster, &said, faults);
 }
 
-fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Diagnostic>) {
-    let Some(range) = pool.vmids.is() else { return };
+fn enough(pool: &NamedFields<'_>, members: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
+    let Some(range) = pool.fields.spanned(&pool::VMIDS) else {
+        return;
+    };
     let length = range.value.len();
     if let Some(first) = members.iter().find(|member| member.vmid.is_none() && length.is_some()) {
         let machines = count(members.len() as u64, "machine");
@@ -55,11 +58,11 @@ fn enough(pool: &PoolDraft, members: &[Member<'_>], faults: &mut Vec<Diagnostic>
 }
 
 /// Ranges with an end are the pool's own, also where it has not grown to yet. The pairs that were reported.
-fn ranges(draft: &Draft, faults: &mut Vec<Diagnostic>) -> BTreeSet<(Span, Span)> {
+fn ranges(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) -> BTreeSet<(Span, Span)> {
     let mut said = BTreeSet::new();
     for (index, one) in draft.pools.iter().enumerate() {
         for other in &draft.pools[index + 1..] {
-            let (Some(a), Some(b)) = (one.vmids.is(), other.vmids.is()) else {
+            let (Some(a), Some(b)) = (one.fields.spanned(&pool::VMIDS), other.fields.spanned(&pool::VMIDS)) else {
                 continue;
             };
             let parts = a
@@ -96,8 +99,8 @@ fn ranges(draft: &Draft, faults: &mut Vec<Diagnostic>) -> BTreeSet<(Span, Span)>
     said
 }
 
-fn shared(roster: &[Member<'_>], said: &BTreeSet<(Span, Span)>, faults: &mut Vec<Diagnostic>) {
-    let mut first: BTreeMap<u32, &Member<'_>> = BTreeMap::new();
+fn shared(roster: &[RosterEntry<'_>], said: &BTreeSet<(Span, Span)>, faults: &mut Vec<Diagnostic>) {
+    let mut first: BTreeMap<u32, &RosterEntry<'_>> = BTreeMap::new();
     let mut said = said.clone();
     for member in roster {
         let Some(Spanned { value, span }) = &member.vmid else {

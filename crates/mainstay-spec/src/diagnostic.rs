@@ -101,7 +101,7 @@ impl std::error::Error for Diagnostics {}
 
 /// A value that cannot be read, without the place and the key that the reader knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct ValueError {
     /// Continues "`memory` ...".
     pub says: String,
     pub label: String,
@@ -109,7 +109,7 @@ pub(crate) struct Wrong {
     pub help: String,
 }
 
-impl Wrong {
+impl ValueError {
     pub(crate) fn new(says: impl Into<String>, label: impl Into<String>) -> Self {
         Self {
             says: says.into(),

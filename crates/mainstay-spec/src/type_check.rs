@@ -1,17 +1,18 @@
 //! Holds a tree against the tables of keys: unknown keys, wrong kinds of values, values that cannot be read, keys of later versions.
 
-use crate::fault::{Diagnostic, quote};
-use crate::keys::{self, Choice, Key, Kind, Numbers, Section, When, Word};
+use crate::diagnostic::{Diagnostic, quote};
+use crate::key::{AnyChoices, AnyType, AnyWord, ChoiceInfo, KeyInfo, Numbers, Section, Support, ValueType};
+use crate::keys;
 use crate::mask::is_secret_key;
 use crate::naming::{self, Naming};
 use crate::source::Span;
-use crate::tree::{Entry, Node, Sort, Value};
+use crate::tree::{Value, YamlEntry, YamlKind, YamlNode};
 use crate::value;
 
 /// Collects everything that is wrong with the shape of the file. Whoever reads values afterwards may pass over what is unreadable:
 /// it has been reported. False if there are no keys to read at all.
-pub(crate) fn check(root: &Node, faults: &mut Vec<Diagnostic>) -> bool {
-    if root.sort() != Sort::Map {
+pub(crate) fn check(root: &YamlNode, faults: &mut Vec<Diagnostic>) -> bool {
+    if root.kind() != YamlKind::Map {
         faults.push(not_a_file(root));
         return false;
     }
@@ -19,22 +20,22 @@ pub(crate) fn check(root: &Node, faults: &mut Vec<Diagnostic>) -> bool {
         end: entry.key_span.start,
         ..entry.key_span
     });
-    Shape { faults }.section(root, &keys::FILE, &Place::new("", start));
+    TypeChecker { faults }.section(root, &keys::FILE, &KeyPath::new("", start));
     true
 }
 
-struct Shape<'f> {
+struct TypeChecker<'f> {
     faults: &'f mut Vec<Diagnostic>,
 }
 
 /// The key under which a value stands.
-struct Place<'a> {
+struct KeyPath<'a> {
     name: &'a str,
     key_span: Span,
     item: bool,
 }
 
-impl<'a> Place<'a> {
+impl<'a> KeyPath<'a> {
     fn new(name: &'a str, key_span: Span) -> Self {
         Self {
             name,
@@ -52,19 +53,15 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Shape<'_> {
-    fn section(&mut self, node: &Node, section: &'static Section, place: &Place<'_>) {
+impl TypeChecker<'_> {
+    fn section(&mut self, node: &YamlNode, section: &'static Section, place: &KeyPath<'_>) {
         for entry in node.entries() {
             match section.key(&entry.key) {
                 Some(key) => self.key(entry, key),
                 None => self.faults.push(unknown_key(entry, section, place)),
             }
         }
-        for key in section
-            .keys
-            .iter()
-            .filter(|key| key.required && node.entry(key.name).is_none())
-        {
+        for key in section.keys().filter(|key| key.required && node.entry(key.name).is_none()) {
             // A misspelt key is reported as such, not as missing too.
             let misspelt = node.entries().iter().any(|entry| {
                 section.key(&entry.key).is_none() && nearest(&entry.key, section).is_some_and(|near| near.name == key.name)
@@ -75,52 +72,58 @@ impl Shape<'_> {
         }
     }
 
-    fn key(&mut self, entry: &Entry, key: &'static Key) {
-        match key.when {
-            When::Now => self.value(&entry.value, &key.kind, &Place::new(key.name, entry.key_span)),
-            When::Later => {
+    fn key(&mut self, entry: &YamlEntry, key: KeyInfo) {
+        match key.support {
+            Support::Now => self.value(&entry.value, key.value_type, &KeyPath::new(key.name, entry.key_span)),
+            Support::Later => {
                 self.faults
                     .push(not_yet(entry.key_span, &format!("`{}`", key.name), "this key"));
-                self.value(&entry.value, &key.kind, &Place::new(key.name, entry.key_span));
+                self.value(&entry.value, key.value_type, &KeyPath::new(key.name, entry.key_span));
             }
-            When::Never { why, help } => self.faults.push(never(entry, why, help)),
+            Support::Never { why, help } => self.faults.push(never(entry, why, help)),
         }
     }
 
-    fn value(&mut self, node: &Node, kind: &Kind, place: &Place<'_>) {
-        if matches!(kind, Kind::Anything) {
+    fn value(&mut self, node: &YamlNode, value_type: ValueType, place: &KeyPath<'_>) {
+        if matches!(value_type, ValueType::Anything) {
             return;
         }
-        if node.sort() == Sort::Nothing {
-            self.faults.push(nothing(node, kind, place));
+        if node.kind() == YamlKind::Nothing {
+            self.faults.push(nothing(node, value_type, place));
             return;
         }
-        match kind {
-            Kind::Anything => {}
-            Kind::Flag => self.flag(node, place),
-            Kind::Int { min, max } => self.integer(node, *min, *max, place),
-            Kind::Word(word) => self.word(node, word, place),
-            Kind::Name(naming) => self.name(node, naming, place),
-            Kind::Choice(choices) => self.choice(node, choices, place),
-            Kind::List(item) => self.list(node, item, kind, place),
-            Kind::Section(section) if node.sort() == Sort::Map => self.section(node, section, place),
-            Kind::Named(naming, section) if node.sort() == Sort::Map => self.named(node, naming, section),
-            Kind::Labels if node.sort() == Sort::Map => self.labels(node),
-            Kind::Section(_) | Kind::Named(..) | Kind::Labels => self.faults.push(wrong_kind(node, kind, place)),
-            Kind::Either(one, other) => match [one, other].into_iter().find(|either| fits(node.sort(), either)) {
+        match value_type {
+            ValueType::Anything => {}
+            ValueType::Flag => self.flag(node, place),
+            ValueType::Int { min, max } => self.integer(node, min, max, place),
+            ValueType::Word(word) => self.word(node, word, place),
+            ValueType::Name(naming) => self.name(node, naming, place),
+            ValueType::Choice(choices) => self.choice(node, choices, place),
+            ValueType::List(item) => self.list(node, item.value_type(), value_type, place),
+            ValueType::Section(section) if node.kind() == YamlKind::Map => self.section(node, section, place),
+            ValueType::Named(naming, section) if node.kind() == YamlKind::Map => self.named(node, naming, section),
+            ValueType::Labels if node.kind() == YamlKind::Map => self.labels(node),
+            ValueType::Section(_) | ValueType::Named(..) | ValueType::Labels => {
+                self.faults.push(wrong_kind(node, value_type, place));
+            }
+            ValueType::Either(one, other) => match [one, other]
+                .map(AnyType::value_type)
+                .into_iter()
+                .find(|either| fits(node.kind(), *either))
+            {
                 Some(either) => self.value(node, either, place),
                 // A bare number where a size belongs is a mistake in the size.
-                None if node.text().is_some() => self.value(node, one, place),
-                None => self.faults.push(wrong_kind(node, kind, place)),
+                None if node.text().is_some() => self.value(node, one.value_type(), place),
+                None => self.faults.push(wrong_kind(node, value_type, place)),
             },
         }
     }
 
-    fn flag(&mut self, node: &Node, place: &Place<'_>) {
-        if node.sort() == Sort::Flag {
+    fn flag(&mut self, node: &YamlNode, place: &KeyPath<'_>) {
+        if node.kind() == YamlKind::Flag {
             return;
         }
-        let fault = wrong_kind(node, &Kind::Flag, place);
+        let fault = wrong_kind(node, ValueType::Flag, place);
         let text = node.text().map(str::to_ascii_lowercase).unwrap_or_default();
         self.faults.push(match text.as_str() {
             "yes" | "on" | "y" | "true" | "1" => fault
@@ -133,10 +136,10 @@ impl Shape<'_> {
         });
     }
 
-    fn integer(&mut self, node: &Node, min: u32, max: u32, place: &Place<'_>) {
+    fn integer(&mut self, node: &YamlNode, min: u32, max: u32, place: &KeyPath<'_>) {
         let text = node.text().unwrap_or_default();
-        if node.sort() != Sort::Integer {
-            let fault = wrong_kind(node, &Kind::Int { min, max }, place);
+        if node.kind() != YamlKind::Integer {
+            let fault = wrong_kind(node, ValueType::Int { min, max }, place);
             let quoted = matches!(node.value, Value::Scalar { plain: false, .. }) && text.parse::<u32>().is_ok();
             self.faults.push(match quoted {
                 true => fault
@@ -146,7 +149,7 @@ impl Shape<'_> {
             });
             return;
         }
-        match integer(text) {
+        match value::integer(text) {
             Some(number) if (u64::from(min)..=u64::from(max)).contains(&number) => {}
             Some(_) => self.faults.push(out_of_bounds(node, text, min, max, place)),
             None => self.faults.push(
@@ -162,46 +165,47 @@ impl Shape<'_> {
         }
     }
 
-    fn word(&mut self, node: &Node, word: &'static Word, place: &Place<'_>) {
-        let read = node.text().map(word.read);
+    fn word(&mut self, node: &YamlNode, word: &'static dyn AnyWord, place: &KeyPath<'_>) {
+        let read = node.text().map(|text| word.check(text));
         match read {
             Some(Err(wrong)) => self.faults.push(wrong.at("value", node.span, &place.named())),
-            Some(Ok(())) if takes(word, node.sort()) => {}
-            _ => self.faults.push(wrong_kind(node, &Kind::Word(word), place)),
+            Some(Ok(())) if takes(word, node.kind()) => {}
+            _ => self.faults.push(wrong_kind(node, ValueType::Word(word), place)),
         }
     }
 
-    fn name(&mut self, node: &Node, naming: &'static Naming, place: &Place<'_>) {
+    fn name(&mut self, node: &YamlNode, naming: &'static Naming, place: &KeyPath<'_>) {
         let read = node.text().map(|text| naming.read(text));
-        match (read, node.sort()) {
+        match (read, node.kind()) {
             (Some(Err(wrong)), _) => self.faults.push(wrong.at("name", node.span, &place.named())),
-            (Some(Ok(_)), Sort::Text) => {}
-            _ => self.faults.push(wrong_kind(node, &Kind::Name(naming), place)),
+            (Some(Ok(_)), YamlKind::Text) => {}
+            _ => self.faults.push(wrong_kind(node, ValueType::Name(naming), place)),
         }
     }
 
-    fn choice(&mut self, node: &Node, choices: &'static [Choice], place: &Place<'_>) {
-        let (Some(text), Sort::Text) = (node.text(), node.sort()) else {
-            self.faults.push(wrong_kind(node, &Kind::Choice(choices), place));
+    fn choice(&mut self, node: &YamlNode, choices: &'static dyn AnyChoices, place: &KeyPath<'_>) {
+        let (Some(text), YamlKind::Text) = (node.text(), node.kind()) else {
+            self.faults.push(wrong_kind(node, ValueType::Choice(choices), place));
             return;
         };
-        match choices.iter().find(|choice| choice.value == text) {
-            Some(choice) if choice.when == When::Now => {}
+        let words = choices.words();
+        match words.iter().find(|choice| choice.word == text) {
+            Some(choice) if choice.support == Support::Now => {}
             Some(choice) => self.faults.push(not_yet(
                 node.span,
-                &format!("`{}: {}`", place.name, choice.value),
+                &format!("`{}: {}`", place.name, choice.word),
                 "this value",
             )),
-            None => self.faults.push(unknown_choice(node, text, choices, place)),
+            None => self.faults.push(unknown_choice(node, text, &words, place)),
         }
     }
 
-    fn list(&mut self, node: &Node, item: &Kind, kind: &Kind, place: &Place<'_>) {
-        if node.sort() != Sort::List {
-            let fault = wrong_kind(node, kind, place);
+    fn list(&mut self, node: &YamlNode, item: ValueType, value_type: ValueType, place: &KeyPath<'_>) {
+        if node.kind() != YamlKind::List {
+            let fault = wrong_kind(node, value_type, place);
             let single = node
                 .text()
-                .filter(|_| fits(node.sort(), item))
+                .filter(|_| fits(node.kind(), item))
                 .map(|text| format!("put it in brackets: [{text}]."));
             self.faults.push(single.map_or(fault.clone(), |help| fault.help(help)));
             return;
@@ -210,119 +214,116 @@ impl Shape<'_> {
             self.value(
                 inner,
                 item,
-                &Place {
+                &KeyPath {
                     item: true,
-                    ..Place::new(place.name, inner.span)
+                    ..KeyPath::new(place.name, inner.span)
                 },
             );
         }
     }
 
-    fn named(&mut self, node: &Node, naming: &'static Naming, section: &'static Section) {
+    fn named(&mut self, node: &YamlNode, naming: &'static Naming, section: &'static Section) {
         for entry in node.entries() {
             if let Err(wrong) = naming.read(&entry.key) {
                 self.faults.push(wrong.at("name", entry.key_span, "this key"));
             }
-            self.value(&entry.value, &Kind::Section(section), &Place::new(&entry.key, entry.key_span));
+            self.value(
+                &entry.value,
+                ValueType::Section(section),
+                &KeyPath::new(&entry.key, entry.key_span),
+            );
         }
     }
 
-    fn labels(&mut self, node: &Node) {
+    fn labels(&mut self, node: &YamlNode) {
         for entry in node.entries() {
             if !value::is_label_key(&entry.key) {
                 self.faults.push(bad_label_key(entry));
             }
-            match (entry.value.text(), entry.value.sort()) {
-                (Some(text), Sort::Text | Sort::Flag | Sort::Integer | Sort::Float) => {
+            match (entry.value.text(), entry.value.kind()) {
+                (Some(text), YamlKind::Text | YamlKind::Flag | YamlKind::Integer | YamlKind::Float) => {
                     if let Err(wrong) = value::label_value(text) {
                         self.faults.push(wrong.at("label", entry.value.span, &quote(&entry.key)));
                     }
                 }
                 // A label without a value is a label with an empty one.
-                (_, Sort::Nothing) => {}
+                (_, YamlKind::Nothing) => {}
                 _ => self.faults.push(wrong_kind(
                     &entry.value,
-                    &Kind::Name(&naming::TEXT),
-                    &Place::new(&entry.key, entry.key_span),
+                    ValueType::Name(&naming::TEXT),
+                    &KeyPath::new(&entry.key, entry.key_span),
                 )),
             }
         }
     }
 }
 
-/// Plain decimal, or nothing.
-pub(crate) fn integer(text: &str) -> Option<u64> {
-    let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
-    // Too many digits for a number are still a number, only far out of bounds.
-    plain.then(|| text.parse().unwrap_or(u64::MAX))
-}
-
-fn takes(word: &Word, sort: Sort) -> bool {
-    match sort {
-        Sort::Text => true,
-        Sort::Integer => word.numbers != Numbers::None,
-        Sort::Float => word.numbers == Numbers::All,
-        Sort::Nothing | Sort::Flag | Sort::List | Sort::Map => false,
+fn takes(word: &dyn AnyWord, kind: YamlKind) -> bool {
+    match kind {
+        YamlKind::Text => true,
+        YamlKind::Integer => word.info().numbers != Numbers::None,
+        YamlKind::Float => word.info().numbers == Numbers::All,
+        YamlKind::Nothing | YamlKind::Flag | YamlKind::List | YamlKind::Map => false,
     }
 }
 
-fn fits(sort: Sort, kind: &Kind) -> bool {
-    match kind {
-        Kind::Flag => sort == Sort::Flag,
-        Kind::Int { .. } => sort == Sort::Integer,
-        Kind::Word(word) => takes(word, sort),
-        Kind::Name(_) | Kind::Choice(_) => sort == Sort::Text,
-        Kind::List(_) => sort == Sort::List,
-        Kind::Section(_) | Kind::Named(..) | Kind::Labels => sort == Sort::Map,
-        Kind::Either(one, other) => fits(sort, one) || fits(sort, other),
-        Kind::Anything => true,
+fn fits(kind: YamlKind, value_type: ValueType) -> bool {
+    match value_type {
+        ValueType::Flag => kind == YamlKind::Flag,
+        ValueType::Int { .. } => kind == YamlKind::Integer,
+        ValueType::Word(word) => takes(word, kind),
+        ValueType::Name(_) | ValueType::Choice(_) => kind == YamlKind::Text,
+        ValueType::List(_) => kind == YamlKind::List,
+        ValueType::Section(_) | ValueType::Named(..) | ValueType::Labels => kind == YamlKind::Map,
+        ValueType::Either(one, other) => fits(kind, one.value_type()) || fits(kind, other.value_type()),
+        ValueType::Anything => true,
     }
 }
 
-/// Whether a scalar would be good for a kind, were it only text.
-fn reads(text: &str, kind: &Kind) -> bool {
-    match kind {
-        Kind::Word(word) => (word.read)(text).is_ok(),
-        Kind::Name(naming) => (naming.fits)(text),
+/// Whether a scalar would be good for a value_type, were it only text.
+fn reads(text: &str, value_type: ValueType) -> bool {
+    match value_type {
+        ValueType::Word(word) => word.check(text).is_ok(),
+        ValueType::Name(naming) => (naming.fits)(text),
         _ => false,
     }
 }
 
 /// What a key takes, for sentences.
-pub(crate) fn expectation(kind: &Kind) -> String {
-    match kind {
-        Kind::Flag => "true or false".to_owned(),
-        Kind::Int { min, max } => format!("a whole number from {min} to {max}"),
-        Kind::Word(word) => format!("{} like {}", word.what, word.example),
-        Kind::Name(naming) if naming.example.is_empty() => naming.what.to_owned(),
-        Kind::Name(naming) => format!("{} like {}", naming.what, naming.example),
-        Kind::Choice(choices) => list_of(choices),
-        Kind::List(item) => format!("a list, each item {}", expectation(item)),
-        Kind::Section(section) => section_with(section),
-        Kind::Named(naming, _) => format!(
+pub(crate) fn expectation(value_type: ValueType) -> String {
+    match value_type {
+        ValueType::Flag => "true or false".to_owned(),
+        ValueType::Int { min, max } => format!("a whole number from {min} to {max}"),
+        ValueType::Word(word) => format!("{} like {}", word.info().what, word.info().example),
+        ValueType::Name(naming) if naming.example.is_empty() => naming.what.to_owned(),
+        ValueType::Name(naming) => format!("{} like {}", naming.what, naming.example),
+        ValueType::Choice(choices) => list_of(&choices.words()),
+        ValueType::List(item) => format!("a list, each item {}", expectation(item.value_type())),
+        ValueType::Section(section) => section_with(section),
+        ValueType::Named(naming, _) => format!(
             "a section for each {}, like `{}:`",
             naming.what.trim_start_matches("a "),
             naming.example
         ),
-        Kind::Labels => "keys and values of labels".to_owned(),
-        Kind::Either(one, other) => format!("{}, or {}", expectation(one), expectation(other)),
-        Kind::Anything => "settings of its own".to_owned(),
+        ValueType::Labels => "keys and values of labels".to_owned(),
+        ValueType::Either(one, other) => format!("{}, or {}", expectation(one.value_type()), expectation(other.value_type())),
+        ValueType::Anything => "settings of its own".to_owned(),
     }
 }
 
 fn section_with(section: &Section) -> String {
-    let required: Vec<&str> = section.keys.iter().filter(|key| key.required).map(|key| key.name).collect();
-    match (required.as_slice(), section.keys.first()) {
+    let required: Vec<&str> = section.keys().filter(|key| key.required).map(|key| key.name).collect();
+    match (required.as_slice(), section.keys().next()) {
         ([], Some(first)) => format!("a section with keys like `{}`", first.name),
         (required, _) => format!("a section with `{}`", required.join("` and `")),
     }
 }
 
-fn list_of(choices: &[Choice]) -> String {
+fn list_of(choices: &[ChoiceInfo]) -> String {
     let values: Vec<&str> = choices
         .iter()
-        .filter(|choice| choice.when == When::Now)
-        .map(|choice| choice.value)
+        .filter(|choice| choice.support == Support::Now)
+        .map(|choice| choice.word)
         .collect();
     match values.as_slice() {
         [only] => format!("`{only}`"),
@@ -331,46 +332,45 @@ fn list_of(choices: &[Choice]) -> String {
     }
 }
 
-fn not_a_file(root: &Node) -> Diagnostic {
+fn not_a_file(root: &YamlNode) -> Diagnostic {
     Diagnostic::error(
         "wrong-kind",
         root.span,
-        format!("the file must be a section with keys, not {}", root.sort().name()),
+        format!("the file must be a section with keys, not {}", root.kind().name()),
     )
     .label("keys like `name:` are expected here")
     .why("cluster.yaml describes one cluster by keys at the left margin.")
     .help("`mainstay init` writes a file to begin with.")
 }
 
-fn wrong_kind(node: &Node, kind: &Kind, place: &Place<'_>) -> Diagnostic {
-    let sort = node.sort();
-    let summary = format!("{} takes {}, not {}", place.named(), expectation(kind), sort.name());
-    let number = matches!(sort, Sort::Integer | Sort::Float | Sort::Flag) && fits(Sort::Text, kind);
+fn wrong_kind(node: &YamlNode, value_type: ValueType, place: &KeyPath<'_>) -> Diagnostic {
+    let kind = node.kind();
+    let summary = format!("{} takes {}, not {}", place.named(), expectation(value_type), kind.name());
+    let number = matches!(kind, YamlKind::Integer | YamlKind::Float | YamlKind::Flag) && fits(YamlKind::Text, value_type);
     let shown = node.text().filter(|_| !is_secret_key(place.name));
-    let help = match (shown, kind) {
-        (Some(text), _) if number && reads(text, kind) => format!("put it in quotes: \"{text}\"."),
-        (Some(text), Kind::Section(section)) => match section
-            .keys
-            .iter()
-            .find(|key| key.when == When::Now && reads(text, &key.kind))
+    let help = match (shown, value_type) {
+        (Some(text), _) if number && reads(text, value_type) => format!("put it in quotes: \"{text}\"."),
+        (Some(text), ValueType::Section(section)) => match section
+            .keys()
+            .find(|key| key.support == Support::Now && reads(text, key.value_type))
         {
             Some(key) => format!("write `{}: {{ {}: {text} }}`.", place.name, key.name),
-            None => format!("give it {}.", expectation(kind)),
+            None => format!("give it {}.", expectation(value_type)),
         },
-        _ => format!("give it {}.", expectation(kind)),
+        _ => format!("give it {}.", expectation(value_type)),
     };
     let why = if number {
         "without quotes YAML reads this as something else than text.".to_owned()
     } else {
-        format!("{} has no meaning as {}.", place.named(), sort.name())
+        format!("{} has no meaning as {}.", place.named(), kind.name())
     };
     Diagnostic::error("wrong-kind", first_line(node.span, place.key_span), summary)
-        .label(format!("this is {}", sort.name()))
+        .label(format!("this is {}", kind.name()))
         .why(why)
         .help(help)
 }
 
-fn nothing(node: &Node, kind: &Kind, place: &Place<'_>) -> Diagnostic {
+fn nothing(node: &YamlNode, value_type: ValueType, place: &KeyPath<'_>) -> Diagnostic {
     let at = if node.span.start > 0 && node.span.line == place.key_span.line && node.span.end > node.span.start {
         node.span
     } else {
@@ -381,7 +381,7 @@ fn nothing(node: &Node, kind: &Kind, place: &Place<'_>) -> Diagnostic {
         .why("an empty value is neither the default nor a choice.")
         .help(format!(
             "take the key out to get the default, or give it {}.",
-            expectation(kind)
+            expectation(value_type)
         ))
 }
 
@@ -390,7 +390,7 @@ fn first_line(span: Span, key: Span) -> Span {
     if span.line > key.line && key.line > 0 { key } else { span }
 }
 
-fn out_of_bounds(node: &Node, text: &str, min: u32, max: u32, place: &Place<'_>) -> Diagnostic {
+fn out_of_bounds(node: &YamlNode, text: &str, min: u32, max: u32, place: &KeyPath<'_>) -> Diagnostic {
     Diagnostic::error(
         "out-of-bounds",
         node.span,
@@ -401,13 +401,13 @@ fn out_of_bounds(node: &Node, text: &str, min: u32, max: u32, place: &Place<'_>)
     .help(format!("write a number from {min} to {max}."))
 }
 
-fn unknown_choice(node: &Node, text: &str, choices: &[Choice], place: &Place<'_>) -> Diagnostic {
+fn unknown_choice(node: &YamlNode, text: &str, choices: &[ChoiceInfo], place: &KeyPath<'_>) -> Diagnostic {
     let near = closest(
         text,
         choices
             .iter()
-            .filter(|choice| choice.when == When::Now)
-            .map(|choice| choice.value),
+            .filter(|choice| choice.support == Support::Now)
+            .map(|choice| choice.word),
     );
     let help = near.map_or_else(
         || format!("write {}.", list_of(choices)),
@@ -423,7 +423,7 @@ fn unknown_choice(node: &Node, text: &str, choices: &[Choice], place: &Place<'_>
     .help(help)
 }
 
-fn missing(key: &'static Key, place: &Place<'_>) -> Diagnostic {
+fn missing(key: KeyInfo, place: &KeyPath<'_>) -> Diagnostic {
     let inside = if place.name.is_empty() {
         String::new()
     } else {
@@ -439,7 +439,7 @@ fn missing(key: &'static Key, place: &Place<'_>) -> Diagnostic {
         .help(format!(
             "add `{}:` with {}. It is: {}",
             key.name,
-            expectation(&key.kind),
+            expectation(key.value_type),
             lower_first(key.doc)
         ))
 }
@@ -451,7 +451,7 @@ fn not_yet(at: Span, what: &str, label: &str) -> Diagnostic {
         .help("take it out, or use a version of mainstay that carries it out.")
 }
 
-fn never(entry: &Entry, why: &str, help: &str) -> Diagnostic {
+fn never(entry: &YamlEntry, why: &str, help: &str) -> Diagnostic {
     Diagnostic::error(
         "refused-key",
         entry.key_span,
@@ -462,7 +462,7 @@ fn never(entry: &Entry, why: &str, help: &str) -> Diagnostic {
     .help(help)
 }
 
-fn bad_label_key(entry: &Entry) -> Diagnostic {
+fn bad_label_key(entry: &YamlEntry) -> Diagnostic {
     Diagnostic::error("label", entry.key_span, format!("{} is not a label key", quote(&entry.key)))
         .label("Kubernetes would refuse it")
         .why(
@@ -471,9 +471,9 @@ fn bad_label_key(entry: &Entry) -> Diagnostic {
         .help("write for example topology.kubernetes.io/zone or rack.")
 }
 
-fn unknown_key(entry: &Entry, section: &'static Section, place: &Place<'_>) -> Diagnostic {
+fn unknown_key(entry: &YamlEntry, section: &'static Section, place: &KeyPath<'_>) -> Diagnostic {
     if let Some(known) = nearest(&entry.key, section) {
-        if let When::Never { why, help } = known.when {
+        if let Support::Never { why, help } = known.support {
             return never(entry, why, help);
         }
         return Diagnostic::error("unknown-key", entry.key_span, unknown_summary(entry, place))
@@ -491,9 +491,8 @@ fn unknown_key(entry: &Entry, section: &'static Section, place: &Place<'_>) -> D
             .help(format!("move it to {}.", places.join(" or ")));
     }
     let known: Vec<&str> = section
-        .keys
-        .iter()
-        .filter(|key| key.when == When::Now)
+        .keys()
+        .filter(|key| key.support == Support::Now)
         .map(|key| key.name)
         .collect();
     fault
@@ -513,7 +512,7 @@ fn lower_first(doc: &str) -> String {
     }
 }
 
-fn unknown_summary(entry: &Entry, place: &Place<'_>) -> String {
+fn unknown_summary(entry: &YamlEntry, place: &KeyPath<'_>) -> String {
     let inside = if place.name.is_empty() {
         String::new()
     } else {
@@ -523,16 +522,15 @@ fn unknown_summary(entry: &Entry, place: &Place<'_>) -> String {
 }
 
 /// The key of a section that was probably meant: another spelling, what other tools call it, or a slip of the fingers.
-fn nearest(text: &str, section: &'static Section) -> Option<&'static Key> {
+fn nearest(text: &str, section: &'static Section) -> Option<KeyInfo> {
     let dashed = text.replace('_', "-").to_ascii_lowercase();
     let named = section
-        .keys
-        .iter()
+        .keys()
         .find(|key| key.name == dashed || key.also.iter().any(|also| also.eq_ignore_ascii_case(text)));
     let slip = || {
         closest(
             text,
-            section.keys.iter().filter(|key| key.when == When::Now).map(|key| key.name),
+            section.keys().filter(|key| key.support == Support::Now).map(|key| key.name),
         )
     };
     named.or_else(|| slip().and_then(|name| section.key(name)))
@@ -557,7 +555,7 @@ mod tests {
     #[test]
     fn every_documented_key_begins_with_a_capital_and_ends_with_a_full_stop() {
         keys::walk(&keys::FILE, "", &mut |path, key| {
-            let never = matches!(key.when, When::Never { .. });
+            let never = matches!(key.support, Support::Never { .. });
             assert!(
                 never || (key.doc.starts_with(|c: char| c.is_ascii_uppercase() || c == '`') && key.doc.ends_with('.')),
                 "{path}"
@@ -569,17 +567,15 @@ mod tests {
     fn no_section_names_a_key_twice_even_by_what_others_call_it() {
         fn names(section: &'static Section) {
             let mut seen = std::collections::BTreeSet::new();
-            for key in section.keys {
+            for key in section.keys() {
                 for name in [key.name].iter().chain(key.also) {
                     assert!(seen.insert(*name), "{name}");
                 }
             }
         }
         names(&keys::FILE);
-        names(&keys::POOL);
-        names(&keys::MACHINE);
         keys::walk(&keys::FILE, "", &mut |_, key| {
-            if let Kind::Section(section) = key.kind {
+            if let ValueType::Section(section) | ValueType::Named(_, section) = key.value_type {
                 names(section);
             }
         });
@@ -587,11 +583,11 @@ mod tests {
 
     #[test]
     fn examples_in_the_tables_can_be_read() {
-        keys::walk(&keys::FILE, "", &mut |path, key| match key.kind {
+        keys::walk(&keys::FILE, "", &mut |path, key| match key.value_type {
             // The example of a fingerprint is cut short for people.
-            Kind::Word(word) if word.example.contains('…') => {}
-            Kind::Word(word) => assert!((word.read)(word.example).is_ok(), "{path}"),
-            Kind::Name(naming) => assert!(naming.example.is_empty() || (naming.fits)(naming.example), "{path}"),
+            ValueType::Word(word) if word.info().example.contains('…') => {}
+            ValueType::Word(word) => assert!(word.check(word.info().example).is_ok(), "{path}"),
+            ValueType::Name(naming) => assert!(naming.example.is_empty() || (naming.fits)(naming.example), "{path}"),
             _ => {}
         });
     }
