@@ -6,12 +6,9 @@ use tokio::time::Instant;
 use crate::datacenter::{Answer, Reply};
 use crate::die::Die;
 use crate::dispatch::Call;
-use crate::ha;
-use crate::observe::Effect;
-use crate::qemu;
-use crate::schema::split_list;
 use crate::state::State;
 use crate::storage::Storage;
+use crate::{ha, options, qemu};
 
 /// What is known of the VMs of a host that went away is kept so long.
 const STALE: std::time::Duration = std::time::Duration::from_secs(300);
@@ -25,8 +22,8 @@ pub(crate) async fn handle(call: Call) -> Answer {
         ("GET", "/cluster/nextid") => next_id(&call),
         ("GET", "/cluster/log") => Ok(crate::nodes::cluster_log(&call)),
         ("GET", "/cluster/tasks") => Ok(crate::nodes::cluster_tasks(&call)),
-        ("GET", "/cluster/options") => Ok(options(&call)),
-        ("PUT", "/cluster/options") => set_options(&call).await,
+        ("GET", "/cluster/options") => Ok(options::get(&call)),
+        ("PUT", "/cluster/options") => options::set(&call).await,
         ("GET", "/cluster/config/nodes") => Ok(config_nodes(&call)),
         ("GET", "/cluster/backup" | "/cluster/replication" | "/cluster/sdn/zones" | "/cluster/sdn/vnets") => Ok(json!([]).into()),
         (_, t) if t.starts_with("/cluster/ha/") => ha::handle(call).await,
@@ -161,68 +158,6 @@ fn next_id(call: &Call) -> Answer {
         Some(id) => Ok(id.to_string().into()),
         None => Err(Die::new(format!("unable to get any free VMID in range [{lower}, {upper}]"))),
     }
-}
-
-fn options(call: &Call) -> Reply {
-    let state = call.job.dc.state();
-    let registered: Vec<&str> = state
-        .options
-        .get("registered-tags")
-        .map(|t| split_list(t).collect())
-        .unwrap_or_default();
-    if !state.access.may(&call.job.auth, "/", &["Sys.Audit"]) {
-        return json!({ "allowed-tags": registered }).into();
-    }
-    let mut shown = json!({ "mac_prefix": "BC:24:11", "description": "", "allowed-tags": registered });
-    for (key, value) in &state.options {
-        shown[key] = show_option(key, value);
-    }
-    shown.into()
-}
-
-/// Property strings of datacenter.cfg are shown taken apart.
-fn show_option(key: &str, value: &str) -> Value {
-    if !matches!(
-        key,
-        "next-id" | "tag-style" | "user-tag-access" | "migration" | "ha" | "crs" | "bwlimit" | "notify"
-    ) {
-        return json!(value);
-    }
-    let pairs = value
-        .split(',')
-        .filter_map(|p| p.split_once('='))
-        .map(|(k, v)| (k.to_string(), json!(v)));
-    Value::Object(pairs.collect())
-}
-
-async fn set_options(call: &Call) -> Answer {
-    let locks = call.job.dc.locks();
-    let _held = locks.take_cluster(&call.job, &call.contacted, "file-datacenter_cfg").await?;
-    let mut state = call.job.dc.state();
-    if let Some(range) = call.params.get("next-id") {
-        let bound = |name: &str, default: u64| {
-            range
-                .split(',')
-                .find_map(|p| p.strip_prefix(&format!("{name}=")))
-                .and_then(|v| v.parse().ok())
-                .unwrap_or(default)
-        };
-        let (lower, upper) = (bound("lower", 100), bound("upper", 1_000_000));
-        if lower > upper {
-            return Err(Die::new(format!("lower ({lower}) <= upper ({upper}) boundary rule broken")));
-        }
-    }
-    for (name, value) in call.params.texts().filter(|(name, _)| *name != "delete") {
-        if let Some(value) = value {
-            state.options.insert(name.into(), value.into());
-        }
-    }
-    for key in split_list(call.params.get("delete").unwrap_or_default()) {
-        state.options.remove(key);
-    }
-    drop(state);
-    call.job.dc.tell(&call.job, &Effect::OptionsChanged);
-    Ok(Reply::default())
 }
 
 fn config_nodes(call: &Call) -> Reply {

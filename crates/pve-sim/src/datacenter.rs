@@ -145,6 +145,12 @@ impl Datacenter {
         &self.0.release
     }
 
+    /// Longer bodies are refused, but for uploads.
+    pub(crate) fn body_limit(&self) -> usize {
+        let kib = if self.release().number() >= (8, 4) { 512 } else { 64 };
+        kib * 1024
+    }
+
     pub(crate) fn guests(&self) -> &Arc<dyn Guests> {
         &self.0.guests
     }

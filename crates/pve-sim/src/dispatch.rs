@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::access::{self, Auth, Login};
 use crate::datacenter::{Answer, Datacenter, Reply, Verdict};
 use crate::die::Die;
-use crate::http::{self, Format, Request, Response, decode_form, decode_json, unescape};
+use crate::http::{self, Form, Format, Request, Response, decode_form, decode_json};
 use crate::observe::Seen;
-use crate::schema::{Method, Param, Params, Permission, Route, check_parameters, schema};
+use crate::schema::{Method, Param, Params, Route, check_parameters, schema};
 use crate::tasks::Job;
 use crate::{cluster, nodes, qemu, storage};
 
@@ -26,6 +27,8 @@ pub(crate) struct Call {
     pub method: &'static Method,
     /// The host that was contacted; `job.host` is the one that does it.
     pub contacted: String,
+    /// The file that came with an upload.
+    pub file: Option<Bytes>,
 }
 
 impl Call {
@@ -45,9 +48,21 @@ impl Call {
 /// A request, taken apart.
 struct Asked<'a> {
     request: &'a Request,
-    format: Format,
+    /// `json` and its like, known or not.
+    format: String,
+    /// As pveproxy shows it.
+    uri: String,
+    /// Without empty segments.
     path: String,
     query: &'a str,
+}
+
+/// Everything that decides over a call before its parameters are checked.
+struct Asking {
+    route: Route,
+    auth: Option<Auth>,
+    params: Params,
+    file: Option<Bytes>,
 }
 
 impl Datacenter {
@@ -107,7 +122,7 @@ impl Datacenter {
     }
 
     async fn respond(&self, contacted: &str, asked: &Asked<'_>, route: Option<Route>, seen: &mut Seen) -> Option<Response> {
-        let auth = match self.authenticate(asked, route.as_ref()) {
+        let auth = match self.authenticate(asked) {
             Ok(auth) => auth,
             Err(die) => {
                 tokio::time::sleep(PENALTY).await;
@@ -115,14 +130,21 @@ impl Datacenter {
             }
         };
         seen.by = auth.as_ref().map(Auth::full);
-        let Some(route) = route else {
-            let text = format!("Method '{} {}' not implemented", asked.request.verb, asked.path);
-            return Some(self.wrap(asked, Err(Die::bare(501, text))));
+        let form = match self.read_body(asked) {
+            Body::Plain => None,
+            Body::Form(form) => Some(form),
+            Body::Refused(response) => return Some(response),
+            Body::Silent => {
+                // Its code died before it could answer; the connection runs into its timeout.
+                tokio::time::sleep(http::READ_TIMEOUT).await;
+                return None;
+            }
         };
-        if route.method.template.ends_with("/upload") {
-            return self.respond_upload(contacted, asked, route, auth).await;
-        }
-        let answer = self.carry_out(contacted, asked, route, auth, seen).await;
+        let Some(format) = Format::parse(&asked.format) else {
+            let text = format!("no formatter for uri {}, {}", asked.uri, asked.format);
+            return Some(Response::plain(501, &text, text.clone()));
+        };
+        let answer = self.answer_call(contacted, asked, (route, auth, form), seen).await;
         if let Err(die) = &answer {
             if die.status() == 401 {
                 tokio::time::sleep(PENALTY).await;
@@ -135,42 +157,113 @@ impl Datacenter {
                 return Some(Response::plain(500, &die.message, die.message.clone()));
             }
         }
-        Some(self.wrap(asked, answer))
+        Some(self.wrap(format, answer))
     }
 
-    fn wrap(&self, asked: &Asked<'_>, answer: Answer) -> Response {
-        http::render(asked.format, answer, self.release().number() >= (8, 4))
+    async fn answer_call(
+        &self,
+        contacted: &str,
+        asked: &Asked<'_>,
+        (route, auth, form): (Option<Route>, Option<Auth>, Option<Form>),
+        seen: &mut Seen,
+    ) -> Answer {
+        let params = decode(asked, form.as_ref())?;
+        let Some(route) = route else {
+            let text = format!("Method '{} {}' not implemented", asked.request.verb, asked.uri);
+            return Err(Die::bare(501, text));
+        };
+        let asking = Asking {
+            route,
+            auth,
+            params,
+            file: form.map(|f| f.file),
+        };
+        self.carry_out(contacted, asked, asking, seen).await
     }
 
-    /// Who is it? `None` where nobody needs to be.
-    fn authenticate(&self, asked: &Asked<'_>, route: Option<&Route>) -> Result<Option<Auth>, Die> {
-        let now = self.epoch();
-        let open = route.is_some_and(|r| matches!(r.method.permission, Permission::World));
-        let state = self.state();
-        match Login::of(asked.request) {
-            Login::Token(token) => state.access.verify_token(&token, now).map(Some),
-            _ if open => Ok(None),
-            Login::Nothing => Err(Die::with_code(401, "No ticket")),
-            Login::Ticket(ticket) => {
-                let writes = asked.request.verb != "GET" && !asked.path.ends_with("/upload");
-                let csrf = asked.request.header("csrfpreventiontoken");
-                state
-                    .access
-                    .verify_session(self.signer(), &ticket, csrf, writes, now)
-                    .map(Some)
+    /// What the body is, judged by its length and type. This comes after the login.
+    fn read_body(&self, asked: &Asked<'_>) -> Body {
+        let request = asked.request;
+        let length = request.length();
+        let refuse = |status, text: String| Body::Refused(Response::plain(status, &text, text.clone()));
+        if length == 0 {
+            return Body::Plain;
+        }
+        if !matches!(request.verb.as_str(), "POST" | "PUT") {
+            return refuse(501, format!("Unexpected content for method '{}'", request.verb));
+        }
+        let (media, boundary) = http::content_type(request);
+        if request.is_upload() {
+            let mut query = Params::default();
+            decode_form(asked.query, &mut query);
+            return match boundary {
+                Some(boundary) if media == Some("multipart/form-data") && !query.has("tmpfilename") => {
+                    http::parse_upload(&request.body, boundary).map_or_else(Body::Refused, Body::Form)
+                }
+                _ => Body::Silent,
+            };
+        }
+        if length > self.body_limit() {
+            return refuse(501, "for data too large".into());
+        }
+        match media.unwrap_or_default() {
+            "" | "application/x-www-form-urlencoded" | "application/json" => Body::Plain,
+            _ => {
+                let kind = request.header("content-type").unwrap_or_default();
+                refuse(506, format!("upload 'Content-Type '{kind}' not implemented"))
             }
         }
     }
 
-    async fn carry_out(&self, contacted: &str, asked: &Asked<'_>, route: Route, auth: Option<Auth>, seen: &mut Seen) -> Answer {
-        let method = route.method;
-        if auth.as_ref().is_some_and(|a| a.token.is_some()) && !method.token_allowed {
-            let text = format!("URI '{}' not available with API token, need proper ticket.\n", asked.path);
-            return Err(Die::permission(&text));
+    fn wrap(&self, format: Format, answer: Answer) -> Response {
+        http::render(format, answer, self.release().number() >= (8, 4))
+    }
+
+    /// Who is it? `None` where no login is needed; nothing that proves one is looked at there.
+    fn authenticate(&self, asked: &Asked<'_>) -> Result<Option<Auth>, Die> {
+        let now = self.epoch();
+        let verb = asked.request.verb.as_str();
+        if is_open(verb, &asked.uri) {
+            return Ok(None);
         }
-        let mut params = decode(asked)?;
+        let upload = asked.request.is_upload();
+        let state = self.state();
+        let auth = match Login::of(asked.request) {
+            Login::Nothing => return Err(Die::with_code(401, "No ticket")),
+            Login::Token(token) => state.access.verify_token(&token, now)?,
+            Login::Ticket(ticket) => {
+                let auth = state.access.verify_ticket(self.signer(), &ticket, now)?;
+                if verb != "GET" && !upload {
+                    let csrf = asked.request.header("csrfpreventiontoken");
+                    state.access.verify_csrf(self.signer(), &auth, csrf, now)?;
+                }
+                auth
+            }
+        };
+        if upload && !auth.is_root() {
+            // Uploads skip the CSRF check, so the right to upload is asked for at once.
+            let storage = asked.uri.split('/').nth(4).unwrap_or_default();
+            state
+                .access
+                .check(&auth, &format!("/storage/{storage}"), &["Datastore.AllocateTemplate"])?;
+        }
+        Ok(Some(auth))
+    }
+
+    async fn carry_out(&self, contacted: &str, asked: &Asked<'_>, asking: Asking, seen: &mut Seen) -> Answer {
+        let Asking {
+            route,
+            auth,
+            mut params,
+            file,
+        } = asking;
+        let method = route.method;
         put_path_values(&mut params, &route)?;
         seen.params = visible(&params);
+        if !method.token_allowed && matches!(Login::of(asked.request), Login::Token(_)) {
+            let text = format!("URI '{}' not available with API token, need proper ticket.\n", asked.uri);
+            return Err(Die::permission(&text));
+        }
         let auth = auth.unwrap_or_else(|| Auth::user(""));
         access::permit(&self.state().access, &auth, method, &params)?;
         let host = self.forward(contacted, asked.request, method, &params)?;
@@ -185,6 +278,7 @@ impl Datacenter {
             params,
             method,
             contacted: contacted.into(),
+            file,
         })
         .await
     }
@@ -216,20 +310,24 @@ impl Datacenter {
         }
         Ok(node.into())
     }
+}
 
-    /// Uploads have a path of their own: no forwarding, no CSRF check, and a refusal without a word.
-    async fn respond_upload(&self, contacted: &str, asked: &Asked<'_>, route: Route, auth: Option<Auth>) -> Option<Response> {
-        let auth = auth?;
-        let mut params = Params::default();
-        let _ = put_path_values(&mut params, &route);
-        let forbidden = access::permit(&self.state().access, &auth, route.method, &params).err();
-        if let Some(die) = forbidden {
-            tokio::time::sleep(PENALTY).await;
-            return Some(Response::plain(die.status(), &die.message, ""));
-        }
-        let job = Job::request(self, contacted, &auth);
-        let answer = storage::upload(&job, asked.request, route.method, params).await?;
-        Some(self.wrap(asked, answer))
+/// A body, after its length and type were looked at.
+enum Body {
+    Plain,
+    Form(Form),
+    Refused(Response),
+    /// pveproxy's code dies and sends nothing.
+    Silent,
+}
+
+/// Calls that need no login, by their exact path.
+fn is_open(verb: &str, uri: &str) -> bool {
+    match uri {
+        "/access/domains" => verb == "GET",
+        "/access/ticket" => matches!(verb, "GET" | "POST"),
+        "/access/vncticket" | "/access/openid/login" | "/access/openid/auth-url" => verb == "POST",
+        _ => false,
     }
 }
 
@@ -253,33 +351,31 @@ fn visible(params: &Params) -> Value {
 }
 
 fn take_apart(request: &Request) -> Result<Asked<'_>, Response> {
-    let target = request.target.split_once("://").map_or(request.target.as_str(), |(_, rest)| {
-        &rest[rest.find('/').unwrap_or(rest.len())..]
-    });
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let decoded = unescape(path);
-    let Some(rest) = decoded.strip_prefix("/api2") else {
-        let text = format!("no such file '{decoded}'");
+    let (path, query) = request.path_and_query();
+    let Some(rest) = path.strip_prefix("/api2") else {
+        let text = format!("no such file '{path}'");
         return Err(Response::plain(500, &text, format!("{text}\n")));
     };
-    let mut parts = rest.splitn(3, '/');
-    let _ = parts.next();
-    let Some(name) = parts.next().filter(|n| !n.is_empty()) else {
-        return Err(Response::plain(501, "no such uri", "no such uri"));
+    let below = rest.trim_start_matches('/');
+    let (format, uri) = match below.find('/') {
+        Some(at) if rest != below => (&below[..at], &below[at..]),
+        None if rest != below => (below, "/"),
+        _ => ("", "/"),
     };
-    let path = format!("/{}", parts.next().unwrap_or_default());
-    match Format::parse(name) {
-        Some(format) => Ok(Asked {
-            request,
-            format,
-            path: clean(&path),
-            query,
-        }),
-        None => {
-            let text = format!("no formatter for uri {}, {name}", clean(&path));
-            Err(Response::plain(501, &text, text.clone()))
-        }
+    let mut letters = format.bytes();
+    let known = letters.next().is_some_and(|b| b.is_ascii_lowercase())
+        && format.len() > 1
+        && letters.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if !known {
+        return Err(Response::plain(501, "no such uri", "no such uri"));
     }
+    Ok(Asked {
+        request,
+        format: format.into(),
+        uri: uri.into(),
+        path: clean(uri),
+        query,
+    })
 }
 
 /// Empty segments do not count.
@@ -288,29 +384,39 @@ fn clean(path: &str) -> String {
     format!("/{}", segments.join("/"))
 }
 
-fn decode(asked: &Asked<'_>) -> Result<Params, Die> {
-    let mut params = Params::default();
-    let media = asked
-        .request
-        .header("content-type")
-        .and_then(|c| c.split(';').next())
-        .unwrap_or_default()
-        .trim();
-    if media == "application/json" && !asked.request.body.is_empty() {
-        decode_json(&asked.request.body, &mut params)?;
-    } else {
-        decode_form(&String::from_utf8_lossy(&asked.request.body), &mut params);
-    }
+/// The parameters of body and query; those of the query win, but for an upload's form.
+fn decode(asked: &Asked<'_>, form: Option<&Form>) -> Result<Params, Die> {
+    let request = asked.request;
     let mut query = Params::default();
     decode_form(asked.query, &mut query);
-    params.0.extend(query.0);
+    let mut params = if let Some(form) = form {
+        for (name, value) in &form.fields {
+            query.set(name, value.as_str());
+        }
+        query.set("filename", form.filename.as_str());
+        query
+    } else if !matches!(request.verb.as_str(), "POST" | "PUT") {
+        query
+    } else if http::content_type(request).0 == Some("application/json") {
+        decode_json(&request.body, query)?
+    } else {
+        let mut body = Params::default();
+        decode_form(&String::from_utf8_lossy(&request.body), &mut body);
+        // On its way to pvedaemon an empty pair of a body may be dropped or not.
+        body.0.retain(|name, value| !name.is_empty() || *value != Param::Undefined);
+        body.0.extend(query.0);
+        body
+    };
     params.0.shift_remove("_dc");
     Ok(params)
 }
 
+/// Path parameters may be repeated, but not with another value.
 fn put_path_values(params: &mut Params, route: &Route) -> Result<(), Die> {
-    for (name, value) in &route.path {
-        if params.get(name).is_some_and(|given| given != value) {
+    let mut path: Vec<&(String, String)> = route.path.iter().collect();
+    path.sort();
+    for (name, value) in path {
+        if params.has(name) && params.get(name) != Some(value) {
             return Err(Die::parameter(
                 name,
                 "duplicate parameter (already defined in URI) with conflicting values!",
@@ -340,6 +446,9 @@ async fn handle(call: Call) -> Answer {
     }
     if below("/nodes/{node}/qemu") {
         return qemu::handle(call).await;
+    }
+    if template == "/nodes/{node}/storage/{storage}/upload" {
+        return storage::upload(call);
     }
     if below("/nodes/{node}/storage") {
         return storage::handle(call).await;

@@ -21,10 +21,12 @@ mod lab;
 mod locks;
 mod nodes;
 mod observe;
+mod options;
 mod qemu;
 pub mod schema;
 mod state;
 mod storage;
+mod tags;
 mod tasks;
 pub mod world;
 

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha20Rng;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::access::{Access, Entry, Group, Pool, Token, User};
+use crate::access::{Access, Entry, Group, Pool, Tfa, Token, User};
 use crate::datacenter::SimEnv;
 use crate::die::Die;
 use crate::firewall::Firewall;
@@ -201,6 +201,9 @@ fn read_access(world: &World) -> Access {
                 ..User::default()
             },
         );
+    }
+    for (name, keys) in &world.totp {
+        access.tfa.insert(name.clone(), Tfa::new(keys));
     }
     for (id, spec) in &world.tokens {
         if let Some((user, token)) = id.split_once('!')

@@ -21,6 +21,8 @@ pub struct World {
     pub datacenter: BTreeMap<String, Value>,
     pub users: IndexMap<String, UserSpec>,
     pub passwords: BTreeMap<String, String>,
+    /// Keys of one-time passwords by user, in base32.
+    pub totp: BTreeMap<String, Vec<String>>,
     pub tokens: IndexMap<String, TokenSpec>,
     pub roles: BTreeMap<String, Vec<String>>,
     pub acl: Vec<AclSpec>,
@@ -79,6 +81,7 @@ impl WorldFacts {
             datacenter: BTreeMap::new(),
             users: self.users,
             passwords: self.passwords,
+            totp: BTreeMap::new(),
             tokens: self.tokens,
             roles: BTreeMap::new(),
             acl: Vec::new(),

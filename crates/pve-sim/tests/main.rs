@@ -4,6 +4,7 @@ mod client;
 mod datacenter;
 mod recorded;
 mod refusals;
+mod rules;
 mod scenarios;
 mod sheet;
 mod traces;

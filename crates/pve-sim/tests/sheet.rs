@@ -605,7 +605,7 @@ async fn table_9_storage() {
                 "POST",
                 "/nodes/pve1/storage/vmstore/download-url",
                 &form("content=iso&filename=x.iso"),
-                "500 storage 'vmstore' does not support 'iso' content",
+                "500 storage 'vmstore' is not configured for content-type 'iso'",
             ),
             (
                 "9.4 exists",

@@ -61,6 +61,12 @@ pub fn normalize_path(path: &str) -> Option<String> {
         .then_some(normal)
 }
 
+/// A path and every node of the tree above it, which exists because of it.
+fn with_parents(path: &str) -> impl Iterator<Item = String> + '_ {
+    let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
+    ends.chain([path.len()]).map(|end| path[..end].to_string())
+}
+
 fn user_of(principal: &str) -> (&str, Option<&str>) {
     match principal.split_once('!') {
         Some((user, token)) => (user, Some(token)),
@@ -193,7 +199,9 @@ impl Access {
             "/vms",
         ];
         let mut paths: BTreeSet<String> = top.iter().map(|p| (*p).to_string()).collect();
-        paths.extend(self.acl.keys().cloned());
+        for path in self.acl.keys() {
+            paths.extend(with_parents(path));
+        }
         for pool in self.pools.values() {
             paths.extend(pool.vms.iter().map(|v| format!("/vms/{v}")));
             paths.extend(pool.storages.iter().map(|s| format!("/storage/{s}")));

@@ -1,32 +1,36 @@
 //! `/access`: login, users, tokens, roles, ACLs, permissions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::acl::{Entry, Principal, normalize_path};
-use super::{Access, Auth, Group, Token, User};
+use super::acl::{Entry, Principal};
+use super::{Access, Group, Token, User, grants, login};
 use crate::datacenter::{Answer, Reply};
 use crate::die::Die;
 use crate::dispatch::Call;
 use crate::locks::Held;
 use crate::observe::Effect;
 use crate::schema::split_list;
-use crate::state::State;
 
 pub(crate) async fn handle(call: Call) -> Answer {
     let (verb, template) = call.what();
     let what = template.strip_prefix("/access").unwrap_or_default();
     let _held = match what {
-        "/ticket" => None,
+        "/ticket" | "/password" => None,
         _ if verb == "GET" => None,
+        // Built-in roles and wrong names are refused before the file is locked.
+        "/roles" | "/roles/{roleid}" => {
+            check_role_name(&call)?;
+            Some(writable(&call, prefix_of(verb, what)).await?)
+        }
         _ => Some(writable(&call, prefix_of(verb, what)).await?),
     };
     match (verb, what) {
         ("GET", "/ticket") => Ok(Reply::default()),
-        ("POST", "/ticket") => login(&call),
+        ("POST", "/ticket") => login::login(&call),
         ("GET", "/domains") => Ok(domains()),
-        ("GET", "/permissions") => permissions(&call),
+        ("GET", "/permissions") => login::permissions(&call),
         ("GET", "/users") => Ok(users(&call)),
         ("POST", "/users") => create_user(&call),
         ("GET", "/users/{userid}") => user(&call),
@@ -47,9 +51,10 @@ pub(crate) async fn handle(call: Call) -> Answer {
         ("GET", "/roles/{roleid}") => role(&call),
         ("PUT", "/roles/{roleid}") => update_role(&call),
         ("DELETE", "/roles/{roleid}") => delete_role(&call),
-        ("GET", "/acl") => Ok(acl(&call)),
-        ("PUT", "/acl") => update_acl(&call),
-        ("PUT", "/password") => password(&call),
+        ("GET", "/acl") => Ok(grants::list(&call)),
+        ("PUT", "/acl") => grants::update(&call),
+        ("PUT", "/password") => login::password(&call),
+        ("GET", "/users/{userid}/tfa") => login::second_factor(&call),
         _ => call.not_simulated(),
     }
 }
@@ -66,6 +71,10 @@ fn prefix_of(verb: &str, what: &str) -> &'static str {
         ("PUT", "/acl") => "ACL update failed: ",
         ("POST", "/roles") => "create role failed: ",
         ("PUT", "/roles/{roleid}") => "update role failed: ",
+        ("DELETE", "/roles/{roleid}") => "delete role failed: ",
+        ("POST", "/groups") => "create group failed: ",
+        ("PUT", "/groups/{groupid}") => "update group failed: ",
+        ("DELETE", "/groups/{groupid}") => "delete group failed: ",
         _ => "",
     }
 }
@@ -77,7 +86,7 @@ pub(super) async fn writable(call: &Call, prefix: &str) -> Result<Held, Die> {
     taken.map_err(|die| die.prefixed(prefix))
 }
 
-fn changed(call: &Call, user: &str) {
+pub(super) fn changed(call: &Call, user: &str) {
     call.job.dc.tell(&call.job, &Effect::UserChanged { user: user.into() });
 }
 
@@ -87,116 +96,6 @@ fn domains() -> Reply {
         { "realm": "pve", "type": "pve", "comment": "Proxmox VE authentication server" },
     ])
     .into()
-}
-
-/// A password, or a ticket in its place: anybody's own, or root's for everybody.
-fn login(call: &Call) -> Answer {
-    let failure = || Die::with_code(401, "authentication failure");
-    let params = &call.params;
-    let name = match params.get("realm") {
-        Some(realm) if !params.text("username").contains('@') => format!("{}@{realm}", params.text("username")),
-        _ => params.text("username").to_string(),
-    };
-    let (dc, now, given) = (&call.job.dc, call.job.dc.epoch(), params.text("password"));
-    let state = dc.state();
-    let user = state
-        .access
-        .users
-        .get(&name)
-        .filter(|_| state.access.is_active(&name, now))
-        .ok_or_else(failure)?;
-    let by_ticket = dc
-        .signer()
-        .verify_ticket(given, now)
-        .is_some_and(|owner| owner == name || owner == super::ROOT);
-    if !by_ticket && user.password.as_deref() != Some(given) {
-        return Err(failure());
-    }
-    let auth = Auth::user(&name);
-    let mut data = json!({ "username": name, "cap": capabilities(&state, &name) });
-    if let (Some(cluster), true) = (&state.cluster, state.access.may(&auth, "/", &["Sys.Audit"])) {
-        data["clustername"] = json!(cluster.name);
-    }
-    if let Some(path) = params.get("path") {
-        let privileges: Vec<&str> = split_list(params.text("privs")).collect();
-        if !state.access.may(&auth, path, &privileges) {
-            return Err(failure());
-        }
-        return Ok(data.into());
-    }
-    data["ticket"] = json!(dc.signer().ticket(&name, now));
-    data["CSRFPreventionToken"] = json!(dc.signer().csrf(&name, now));
-    Ok(data.into())
-}
-
-/// What the browser shows and hides, by area.
-fn capabilities(state: &State, user: &str) -> Value {
-    let areas: &[(&str, &[&str])] = &[
-        ("vms", &["VM.", "Permissions.Modify"]),
-        ("access", &["User.", "Group.", "Permissions.Modify"]),
-        ("storage", &["Datastore.", "Permissions.Modify"]),
-        ("nodes", &["Sys.", "Permissions.Modify"]),
-        ("sdn", &["SDN.", "Permissions.Modify"]),
-        ("dc", &["Sys.Audit", "Sys.Modify", "SDN."]),
-        ("mapping", &["Mapping.", "Permissions.Modify"]),
-    ];
-    let mut found: BTreeMap<&str, Map<String, Value>> = areas.iter().map(|(area, _)| (*area, Map::new())).collect();
-    let top = ["/", "/nodes", "/access/groups", "/vms", "/storage", "/sdn", "/mapping"];
-    let paths: BTreeSet<String> = top
-        .iter()
-        .map(|p| (*p).to_string())
-        .chain(state.access.acl.keys().cloned())
-        .collect();
-    for path in paths {
-        let area = path.split('/').nth(1).filter(|a| !a.is_empty()).unwrap_or("dc");
-        for privilege in state.access.granted(user, &path).into_keys() {
-            let areas_of: Vec<&str> = match area {
-                "pool" if privilege.starts_with("VM.") => vec!["vms"],
-                "pool" if privilege.starts_with("Datastore.") => vec!["storage"],
-                "pool" if privilege == "Permissions.Modify" => vec!["vms", "storage"],
-                "pool" => vec![],
-                area => vec![area],
-            };
-            for name in areas_of {
-                let fits = areas
-                    .iter()
-                    .any(|(a, prefixes)| *a == name && prefixes.iter().any(|p| privilege.starts_with(p)));
-                if let Some(area) = found.get_mut(name).filter(|_| fits) {
-                    area.insert(privilege.clone(), json!(1));
-                }
-            }
-        }
-    }
-    json!(found)
-}
-
-fn permissions(call: &Call) -> Answer {
-    let state = call.job.dc.state();
-    let own = call.job.auth.full();
-    let principal = call.params.get("userid").unwrap_or(&own);
-    if principal != own && principal.split('!').next() != Some(&own) {
-        state.access.check(&call.job.auth, "/access", &["Sys.Audit"])?;
-    }
-    let paths = match call.params.get("path") {
-        Some(path) => {
-            let path = normalize_path(path).ok_or_else(|| Die::parameter("path", "invalid path"))?;
-            [path].into()
-        }
-        None => state.access.known_paths(),
-    };
-    let mut shown = Map::new();
-    for path in paths {
-        let granted: Map<String, Value> = state
-            .access
-            .granted(principal, &path)
-            .into_iter()
-            .map(|(p, propagate)| (p, json!(u8::from(propagate))))
-            .collect();
-        if !granted.is_empty() || call.params.has("path") {
-            shown.insert(path, Value::Object(granted));
-        }
-    }
-    Ok(Value::Object(shown).into())
 }
 
 fn realm_type(user: &str) -> &str {
@@ -213,20 +112,21 @@ fn describe_user(name: &str, user: &User) -> Map<String, Value> {
     entry
 }
 
-/// Written fields are shown; a comment without an address shows an empty one.
+/// Written fields are shown; without an address it is empty if something is written behind it.
 fn put_details(entry: &mut Map<String, Value>, user: &User) {
     let fields = [
         ("comment", &user.comment),
         ("email", &user.email),
         ("firstname", &user.firstname),
         ("lastname", &user.lastname),
+        ("keys", &user.keys),
     ];
     for (key, value) in fields {
         if let Some(value) = value.as_ref().filter(|v| !v.is_empty()) {
             entry.insert(key.into(), json!(value));
         }
     }
-    if user.comment.as_ref().is_some_and(|c| !c.is_empty()) && !entry.contains_key("email") {
+    if (entry.contains_key("comment") || entry.contains_key("keys")) && !entry.contains_key("email") {
         entry.insert("email".into(), json!(""));
     }
 }
@@ -235,7 +135,7 @@ fn describe_token(token: &Token) -> Map<String, Value> {
     let mut entry = Map::new();
     entry.insert("privsep".into(), json!(u8::from(token.privsep)));
     entry.insert("expire".into(), json!(token.expire));
-    if let Some(comment) = &token.comment {
+    if let Some(comment) = token.comment.as_ref().filter(|c| !c.is_empty()) {
         entry.insert("comment".into(), json!(comment));
     }
     entry
@@ -262,25 +162,31 @@ fn groups_of(access: &Access, user: &str) -> Vec<String> {
 fn users(call: &Call) -> Reply {
     let state = call.job.dc.state();
     let access = &state.access;
-    let all = access.may_any(&call.job.auth, "/access/groups", &["User.Modify", "Sys.Audit"]);
+    let privileges = &["User.Modify", "Sys.Audit"];
+    let all = access.may_any(&call.job.auth, "/access/groups", privileges);
+    let visible = |name: &str| {
+        let mut groups = groups_of(access, name).into_iter();
+        groups.any(|g| access.may_any(&call.job.auth, &format!("/access/groups/{g}"), privileges))
+    };
     let mut list = Vec::new();
     for (name, user) in &access.users {
         let own = call.job.auth.token.is_none() && call.job.auth.user == *name;
         let enabled = call.params.get("enabled").is_none_or(|e| (e == "1") == user.enable);
-        if !enabled || !all && !own {
+        if !enabled || !all && !own && !visible(name) {
             continue;
         }
         let mut entry = describe_user(name, user);
         if call.params.flag("full") {
             entry.insert("groups".into(), json!(groups_of(access, name).join(",")));
-            entry.insert("tokens".into(), json!(list_tokens(user)));
+            let tokens = Some(list_tokens(user)).filter(|t| !t.is_empty());
+            entry.insert("tokens".into(), json!(tokens));
         }
         list.push(Value::Object(entry));
     }
     Value::Array(list).into()
 }
 
-fn no_such_user(name: &str) -> Die {
+pub(super) fn no_such_user(name: &str) -> Die {
     Die::new(format!("no such user ('{name}')"))
 }
 
@@ -345,13 +251,22 @@ fn set_groups(access: &mut Access, name: &str, call: &Call) {
 fn create_user(call: &Call) -> Answer {
     let name = call.params.text("userid").to_string();
     let mut state = call.job.dc.state();
+    let failed = |text: String| Err(Die::new(format!("create user failed: {text}")));
     if state.access.users.contains_key(&name) {
-        return Err(Die::new(format!("create user failed: user '{name}' already exists")));
+        return failed(format!("user '{name}' already exists"));
+    }
+    let (account, realm) = name.rsplit_once('@').unwrap_or((&name, ""));
+    let password = call.params.get("password").map(str::to_string);
+    if password.is_some() && realm == "pam" && account != "root" {
+        return failed("change password failed: exit code 6".into());
+    }
+    if password.is_some() && !matches!(realm, "pam" | "pve") {
+        return failed(format!("auth domain '{realm}' does not exist"));
     }
     check_groups(&state.access, call, "create user failed: ")?;
     let mut user = User {
         enable: true,
-        password: call.params.get("password").map(Into::into),
+        password,
         ..User::default()
     };
     apply_user(&mut user, call);
@@ -372,9 +287,13 @@ fn check_groups(access: &Access, call: &Call, prefix: &str) -> Result<(), Die> {
 fn update_user(call: &Call) -> Answer {
     let name = call.params.text("userid").to_string();
     let mut state = call.job.dc.state();
+    if !state.access.users.contains_key(&name) {
+        return Err(no_such_user(&name).prefixed("update user failed: "));
+    }
     check_groups(&state.access, call, "update user failed: ")?;
-    let user = state.access.users.get_mut(&name).ok_or_else(|| no_such_user(&name))?;
-    apply_user(user, call);
+    if let Some(user) = state.access.users.get_mut(&name) {
+        apply_user(user, call);
+    }
     set_groups(&mut state.access, &name, call);
     drop(state);
     changed(call, &name);
@@ -410,7 +329,7 @@ fn tokens(call: &Call) -> Answer {
     Ok(Value::Array(list_tokens(user)).into())
 }
 
-fn no_such_token(id: &str, user: &str) -> Die {
+pub(super) fn no_such_token(id: &str, user: &str) -> Die {
     Die::new(format!("no such token '{id}' for user '{user}'"))
 }
 
@@ -440,7 +359,7 @@ fn create_token(call: &Call) -> Answer {
     if user.tokens.contains_key(&id) {
         return Err(Die::parameter("tokenid", "Token already exists."));
     }
-    let comment = call.params.get("comment").map(str::to_string);
+    let comment = call.params.get("comment").filter(|c| !c.is_empty()).map(str::to_string);
     let token = Token {
         privsep: call.params.get("privsep") != Some("0"),
         expire: call.params.int("expire").unwrap_or(0),
@@ -465,6 +384,11 @@ fn update_token(call: &Call) -> Answer {
     let mut state = call.job.dc.state();
     let secret = state.random_uuid();
     let token = find_token(&mut state.access, call)?;
+    let mut options = split_list(call.params.get("delete").unwrap_or_default());
+    if let Some(option) = options.find(|option| *option != "comment") {
+        let die = Die::parameter("delete", format!("unknown option '{option}'"));
+        return Err(die.prefixed("updating token info failed: "));
+    }
     if let Some(privsep) = call.params.get("privsep") {
         token.privsep = privsep == "1";
     }
@@ -472,7 +396,10 @@ fn update_token(call: &Call) -> Answer {
         token.expire = expire;
     }
     if let Some(comment) = call.params.get("comment") {
-        token.comment = Some(comment.into());
+        token.comment = Some(comment.to_string()).filter(|c| !c.is_empty());
+    }
+    if split_list(call.params.get("delete").unwrap_or_default()).count() > 0 {
+        token.comment = None;
     }
     let mut entry = Value::Object(describe_token(token));
     for name in ["privsep", "expire"] {
@@ -507,10 +434,8 @@ fn groups(call: &Call) -> Reply {
     let state = call.job.dc.state();
     let visible = |id: &str| {
         let privileges = &["User.Modify", "Sys.Audit", "Group.Allocate"];
-        state.access.may_any(&call.job.auth, "/access/groups", privileges)
-            || state
-                .access
-                .may_any(&call.job.auth, &format!("/access/groups/{id}"), privileges)
+        let path = format!("/access/groups/{id}");
+        state.access.may_any(&call.job.auth, &path, privileges)
     };
     let entry = |(id, group): (&String, &Group)| {
         let members: Vec<&String> = group.members.iter().collect();
@@ -524,7 +449,7 @@ fn groups(call: &Call) -> Reply {
     Value::Array(state.access.groups.iter().filter(|(id, _)| visible(id)).map(entry).collect()).into()
 }
 
-fn no_such_group(id: &str) -> Die {
+pub(super) fn no_such_group(id: &str) -> Die {
     Die::new(format!("group '{id}' does not exist"))
 }
 
@@ -535,7 +460,7 @@ fn create_group(call: &Call) -> Answer {
         return Err(Die::new(format!("create group failed: group '{id}' already exists")));
     }
     let group = Group {
-        comment: call.params.get("comment").map(Into::into),
+        comment: call.params.get("comment").filter(|c| !c.is_empty()).map(Into::into),
         ..Group::default()
     };
     state.access.groups.insert(id, group);
@@ -562,7 +487,7 @@ fn update_group(call: &Call) -> Answer {
         .get_mut(id)
         .ok_or_else(|| no_such_group(id).prefixed("update group failed: "))?;
     if let Some(comment) = call.params.get("comment") {
-        group.comment = Some(comment.into());
+        group.comment = Some(comment.to_string()).filter(|c| !c.is_empty());
     }
     Ok(Reply::default())
 }
@@ -613,13 +538,25 @@ fn given_privileges(call: &Call) -> Result<BTreeSet<String>, Die> {
     Ok(given)
 }
 
-fn create_role(call: &Call) -> Answer {
-    let name = call.params.text("roleid").to_string();
-    let privileges = given_privileges(call)?;
-    if name.to_ascii_uppercase().starts_with("PVE") {
+/// What is refused about a role before the file is read.
+fn check_role_name(call: &Call) -> Result<(), Die> {
+    let (verb, _) = call.what();
+    let name = call.params.text("roleid");
+    given_privileges(call)?;
+    if verb == "POST" && name.to_ascii_uppercase().starts_with("PVE") {
         let text = "cannot use role ID starting with the (case-insensitive) 'PVE' namespace";
         return Err(Die::parameter("roleid", text));
     }
+    if verb == "POST" || !call.job.dc.state().access.is_builtin(name) {
+        return Ok(());
+    }
+    let done = if verb == "PUT" { "modified" } else { "deleted" };
+    Err(Die::new(format!("auto-generated role '{name}' cannot be {done}")))
+}
+
+fn create_role(call: &Call) -> Answer {
+    let name = call.params.text("roleid").to_string();
+    let privileges = given_privileges(call)?;
     let mut state = call.job.dc.state();
     if state.access.role(&name).is_some() {
         return Err(Die::new(format!("create role failed: role '{name}' already exists")));
@@ -632,11 +569,6 @@ fn update_role(call: &Call) -> Answer {
     let name = call.params.text("roleid");
     let privileges = given_privileges(call)?;
     let mut state = call.job.dc.state();
-    if state.access.is_builtin(name) {
-        return Err(Die::new(format!(
-            "update role failed: auto-generated role '{name}' cannot be modified"
-        )));
-    }
     let append = call.params.flag("append");
     let role = state
         .access
@@ -653,141 +585,8 @@ fn update_role(call: &Call) -> Answer {
 fn delete_role(call: &Call) -> Answer {
     let name = call.params.text("roleid");
     let mut state = call.job.dc.state();
-    if state.access.is_builtin(name) {
-        return Err(Die::new(format!(
-            "delete role failed: auto-generated role '{name}' cannot be deleted"
-        )));
-    }
     if state.access.roles.remove(name).is_none() {
         return Err(Die::new(format!("delete role failed: role '{name}' does not exist")));
     }
-    Ok(Reply::default())
-}
-
-fn acl(call: &Call) -> Reply {
-    let state = call.job.dc.state();
-    let mut list = Vec::new();
-    let audit = state
-        .access
-        .may_any(&call.job.auth, "/access", &["Sys.Audit", "Permissions.Modify"]);
-    for (path, entries) in &state.access.acl {
-        if !audit && state.access.check_modify(&call.job.auth, path).is_err() {
-            continue;
-        }
-        for entry in entries {
-            list.push(json!({
-                "path": path, "type": entry.kind.name(), "ugid": entry.id, "roleid": entry.role, "propagate": u8::from(entry.propagate),
-            }));
-        }
-    }
-    Value::Array(list).into()
-}
-
-/// Paths that ACLs may stand on.
-fn is_acl_path(path: &str) -> bool {
-    let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
-    match parts[..] {
-        [] | ["access" | "nodes" | "pool" | "sdn" | "storage" | "vms" | "mapping"] => true,
-        ["access", "groups" | "realm"] | ["access", "groups" | "realm", _] => true,
-        ["nodes" | "storage", _] => true,
-        ["pool", ..] => parts.len() <= 4,
-        ["vms", id] => id.bytes().all(|b| b.is_ascii_digit()) && id.len() >= 3,
-        [
-            "sdn",
-            "zones" | "controllers" | "dns" | "ipams" | "fabrics" | "prefix-lists" | "route-maps",
-        ] => true,
-        ["sdn", "zones", ..] => parts.len() <= 5,
-        ["sdn", "controllers" | "dns" | "ipams" | "fabrics", _] => true,
-        ["mapping", "pci" | "usb" | "dir" | "notifications" | "cpu" | "hwrng"]
-        | ["mapping", "pci" | "usb" | "dir" | "notifications" | "cpu", _] => true,
-        _ => false,
-    }
-}
-
-fn update_acl(call: &Call) -> Answer {
-    let params = &call.params;
-    let given = params.text("path");
-    let path = normalize_path(given).filter(|p| is_acl_path(p));
-    let kinds = [
-        ("users", Principal::User),
-        ("groups", Principal::Group),
-        ("tokens", Principal::Token),
-    ];
-    if kinds.iter().all(|(name, _)| !params.has(name)) {
-        let text = "either 'users', 'groups' or 'tokens' is required.";
-        return Err(Die::parameters(
-            kinds
-                .iter()
-                .map(|(name, _)| ((*name).to_string(), text.to_string()))
-                .collect(),
-        ));
-    }
-    let Some(path) = path else {
-        return Err(Die::parameter("path", format!("invalid ACL path '{given}'")));
-    };
-    let mut state = call.job.dc.state();
-    let failed = |die: Die| die.prefixed("ACL update failed: ");
-    let propagate = params.get("propagate") != Some("0");
-    for role in split_list(params.text("roles")) {
-        check_role(&state.access, call, &path, role).map_err(failed)?;
-        for (name, kind) in kinds {
-            for id in split_list(params.get(name).unwrap_or_default()) {
-                check_principal(&state.access, kind, id).map_err(failed)?;
-                let entries = state.access.acl.entry(path.clone()).or_default();
-                entries.retain(|e| !(e.kind == kind && e.id == id && e.role == role));
-                if !params.flag("delete") {
-                    entries.push(Entry {
-                        kind,
-                        id: id.into(),
-                        role: role.into(),
-                        propagate,
-                    });
-                }
-            }
-        }
-    }
-    state.access.acl.retain(|_, entries| !entries.is_empty());
-    drop(state);
-    call.job.dc.tell(&call.job, &Effect::AclChanged { path });
-    Ok(Reply::default())
-}
-
-/// Without Permissions.Modify only roles below one's own can be given.
-fn check_role(access: &Access, call: &Call, path: &str, role: &str) -> Result<(), Die> {
-    let Some(privileges) = access.role(role) else {
-        return Err(Die::new(format!("role '{role}' does not exist")));
-    };
-    let auth = &call.job.auth;
-    if access.may(auth, path, &["Permissions.Modify"]) || access.may(auth, "/access", &["Permissions.Modify"]) {
-        return Ok(());
-    }
-    let own = access.granted(&auth.full(), path);
-    if privileges.iter().all(|p| own.get(p).copied().unwrap_or(false)) {
-        return Ok(());
-    }
-    Err(Die::parameter(
-        "role",
-        format!("Cannot add role '{role}' - requires 'Permissions.Modify' or superset of privileges."),
-    ))
-}
-
-fn check_principal(access: &Access, kind: Principal, id: &str) -> Result<(), Die> {
-    match kind {
-        Principal::User if !access.users.contains_key(id) => Err(Die::new(format!("user '{id}' does not exist"))),
-        Principal::Group if !access.groups.contains_key(id) => Err(no_such_group(id)),
-        Principal::Token => {
-            let (user, token) = id.split_once('!').unwrap_or((id, ""));
-            let known = access.users.get(user).is_some_and(|u| u.tokens.contains_key(token));
-            if known { Ok(()) } else { Err(no_such_token(token, user)) }
-        }
-        _ => Ok(()),
-    }
-}
-
-fn password(call: &Call) -> Answer {
-    let name = call.params.text("userid").to_string();
-    let mut state = call.job.dc.state();
-    let user = state.access.users.get_mut(&name).ok_or_else(|| no_such_user(&name))?;
-    user.password = Some(call.params.text("password").into());
     Ok(Reply::default())
 }

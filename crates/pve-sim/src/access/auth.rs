@@ -49,32 +49,26 @@ pub enum Login {
 }
 
 impl Login {
-    /// A cookie wins over the header; a token over a ticket in the header.
+    /// A cookie wins over the header; in the header a ticket wins over a token.
     pub fn of(request: &Request) -> Self {
-        let cookie = request.header("cookie").and_then(|c| after(c, "PVEAuthCookie", &["="]));
-        if let Some(ticket) = cookie.filter(|t| !t.is_empty()) {
-            return Self::Ticket(crate::http::unescape(&ticket));
-        }
+        let cookie = request.header("cookie").and_then(|c| value_of(c, "PVEAuthCookie"));
         let header = request.header("authorization").unwrap_or_default();
-        if let Some(token) = after(header, "PVEAPIToken", &["=", " "]).filter(|t| !t.is_empty()) {
-            return Self::Token(crate::http::unescape(&token));
+        if let Some(ticket) = cookie.or_else(|| value_of(header, "PVEAuthCookie")) {
+            return Self::Ticket(ticket);
         }
-        match after(header, "PVEAuthCookie", &["=", " "]).filter(|t| !t.is_empty()) {
-            Some(ticket) => Self::Ticket(crate::http::unescape(&ticket)),
-            None => Self::Nothing,
-        }
+        value_of(header, "PVEAPIToken").map_or(Self::Nothing, Self::Token)
     }
 }
 
-/// The value behind `name=`, up to the next semicolon.
-fn after(header: &str, name: &str, separators: &[&str]) -> Option<String> {
-    let at = header
-        .match_indices(name)
-        .find(|(at, _)| *at == 0 || header[..*at].ends_with(char::is_whitespace))?
-        .0;
-    let rest = &header[at + name.len()..];
-    let value = separators.iter().find_map(|s| rest.strip_prefix(s))?;
-    Some(value.split(';').next().unwrap_or_default().to_string())
+/// The value behind `name=` or `name `, up to the next semicolon; an empty one is none.
+fn value_of(header: &str, name: &str) -> Option<String> {
+    let found = header.match_indices(name).find_map(|(at, _)| {
+        let free = at == 0 || header[..at].ends_with(char::is_whitespace);
+        let rest = &header[at + name.len()..];
+        rest.strip_prefix(['=', ' ']).filter(|_| free)
+    });
+    let value = crate::http::unescape(found?.split(';').next().unwrap_or_default());
+    (!value.is_empty() && value != "0").then_some(value)
 }
 
 fn failed() -> Die {
@@ -100,6 +94,21 @@ impl Signer {
     pub fn ticket(&self, user: &str, now: i64) -> String {
         let plain = format!("PVE:{user}:{now:08X}");
         format!("{plain}::{}", self.sign(&plain))
+    }
+
+    /// A ticket that only says which second factor is wanted; the user is part of its signature.
+    pub fn challenge(&self, user: &str, challenge: &str, now: i64) -> String {
+        let plain = format!("PVE:!tfa!{challenge}:{now:08X}");
+        format!("{plain}::{}", self.sign(&format!("{plain}:{user}")))
+    }
+
+    /// The challenge that a user was given, if it is genuine and young enough.
+    pub fn verify_challenge(&self, user: &str, ticket: &str, now: i64) -> Option<String> {
+        let (plain, signature) = ticket.rsplit_once("::")?;
+        let (data, stamp) = plain.strip_prefix("PVE:!tfa!")?.rsplit_once(':')?;
+        let age = now - i64::from_str_radix(stamp, 16).ok()?;
+        let genuine = self.sign(&format!("{plain}:{user}")) == signature;
+        (genuine && (-GRACE..LIFETIME).contains(&age)).then(|| data.to_string())
     }
 
     /// The user of a ticket that is genuine and young enough.
@@ -147,22 +156,34 @@ impl Access {
         })
     }
 
-    /// The caller behind a ticket; writes need the CSRF token that came with it.
-    pub fn verify_session(&self, signer: &Signer, ticket: &str, csrf: Option<&str>, writes: bool, now: i64) -> Result<Auth, Die> {
-        let user = signer
-            .verify_ticket(ticket, now)
-            .filter(|u| self.is_active(u, now))
-            .ok_or_else(failed)?;
-        if writes && !csrf.is_some_and(|token| signer.verify_csrf(token, &user, now)) {
-            return Err(Die::with_code(401, "Permission denied - invalid csrf token"));
+    /// The caller behind a ticket.
+    pub fn verify_ticket(&self, signer: &Signer, ticket: &str, now: i64) -> Result<Auth, Die> {
+        let user = signer.verify_ticket(ticket, now).filter(|u| self.is_active(u, now));
+        user.map(|user| Auth::user(&user)).ok_or_else(failed)
+    }
+
+    /// Writes need the CSRF token that came with the ticket.
+    pub fn verify_csrf(&self, signer: &Signer, auth: &Auth, csrf: Option<&str>, now: i64) -> Result<(), Die> {
+        if csrf.is_some_and(|token| signer.verify_csrf(token, &auth.user, now)) {
+            return Ok(());
         }
-        Ok(Auth::user(&user))
+        Err(Die::with_code(401, "Permission denied - invalid csrf token"))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Signer;
+
+    #[test]
+    fn a_challenge_is_good_for_its_user_alone_and_is_no_ticket() {
+        let signer = Signer::new([7; 32]);
+        let challenge = signer.challenge("a@pve", "{}", 1000);
+        assert_eq!(signer.verify_challenge("a@pve", &challenge, 1001).as_deref(), Some("{}"));
+        assert_eq!(signer.verify_challenge("b@pve", &challenge, 1001), None);
+        assert_eq!(signer.verify_challenge("a@pve", &challenge, 1000 + 7200), None);
+        assert_eq!(signer.verify_ticket(&challenge, 1001), None);
+    }
 
     #[test]
     fn a_ticket_is_good_for_two_hours_and_for_its_user() {

@@ -3,9 +3,12 @@
 mod acl;
 mod api;
 mod auth;
+mod grants;
+mod login;
 mod permission;
 mod pools;
 mod roles;
+mod tfa;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +18,7 @@ pub use auth::{Auth, Login, Signer};
 pub(crate) use permission::permit;
 pub(crate) use pools::handle as handle_pools;
 pub use roles::{is_privilege, privileges};
+pub use tfa::{Tfa, totp_code};
 
 /// `root@pam` by password. A token of root is somebody else.
 pub const ROOT: &str = "root@pam";
@@ -27,6 +31,8 @@ pub struct Access {
     pub roles: BTreeMap<String, BTreeSet<String>>,
     pub acl: BTreeMap<String, Vec<Entry>>,
     pub pools: BTreeMap<String, Pool>,
+    /// Second factors by user.
+    pub tfa: BTreeMap<String, Tfa>,
     builtin: BTreeMap<&'static str, BTreeSet<String>>,
 }
 

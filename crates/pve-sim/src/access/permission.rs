@@ -66,9 +66,6 @@ impl Access {
 
     /// Who may change ACLs on a path.
     pub fn check_modify(&self, auth: &Auth, path: &str) -> Result<(), Die> {
-        if self.may(auth, "/access", &["Permissions.Modify"]) {
-            return Ok(());
-        }
         let mut enough = vec!["Permissions.Modify"];
         let object = |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty());
         if object("/storage/") {
@@ -110,6 +107,9 @@ fn evaluate(access: &Access, auth: &Auth, check: &Check, params: &Params) -> Res
         }
         Check::UserSelf => {
             let user = params.text("userid");
+            if !access.users.contains_key(user) {
+                return Err(Die::new(format!("no such user ('{user}')")));
+            }
             if auth.token.is_none() && auth.user == user {
                 Ok(())
             } else {
@@ -127,7 +127,7 @@ fn evaluate(access: &Access, auth: &Auth, check: &Check, params: &Params) -> Res
         Check::UserGroup {
             privileges,
             groups_param,
-        } => check_user_group(access, auth, privileges, groups_param.is_some(), params),
+        } => check_user_group(access, auth, privileges, groups_param.as_deref(), params),
         Check::Modify => match normalize_path(params.text("path")) {
             Some(path) => access.check_modify(auth, &path),
             None => Ok(()),
@@ -163,30 +163,42 @@ fn fill(template: &str, params: &Params) -> String {
     filled.collect::<Vec<_>>().join("/")
 }
 
-fn check_user_group(access: &Access, auth: &Auth, privileges: &[String], by_param: bool, params: &Params) -> Result<(), Die> {
+/// `groups` says whether the call names groups, and whether its user is there already.
+fn check_user_group(
+    access: &Access,
+    auth: &Auth,
+    privileges: &[String],
+    groups: Option<&str>,
+    params: &Params,
+) -> Result<(), Die> {
     let names: Vec<&str> = privileges.iter().map(String::as_str).collect();
     let wanted = names.join("|");
     let user = params.text("userid");
-    if !by_param && !access.users.contains_key(user) {
+    let existing = groups != Some("create");
+    if existing && !access.users.contains_key(user) {
         return Err(Die::new(format!("no such user ('{user}')")));
     }
     if access.may_any(auth, "/access/groups", &names) {
         return Ok(());
     }
-    let allowed = |group: &str| access.may_any(auth, &format!("/access/groups/{group}"), &names);
-    if by_param {
-        let groups: Vec<&str> = split_list(params.text("groups")).collect();
-        if groups.is_empty() {
+    let allowed =
+        |group: &str| access.groups.contains_key(group) && access.may_any(auth, &format!("/access/groups/{group}"), &names);
+    if groups.is_some() {
+        let given: Vec<&str> = split_list(params.get("groups").unwrap_or_default()).collect();
+        if given.is_empty() {
             return Err(Die::permission(&format!("/access/groups, {wanted}")));
         }
-        return match groups.iter().find(|group| !allowed(group)) {
-            Some(group) => Err(Die::permission(&format!("/access/groups/{group}, {wanted}"))),
-            None => Ok(()),
-        };
+        if let Some(group) = given.iter().find(|group| !allowed(group)) {
+            return Err(Die::permission(&format!("/access/groups/{group}, {wanted}")));
+        }
     }
     let member = access
         .groups
         .iter()
         .any(|(name, group)| group.members.contains(user) && allowed(name));
-    if member { Ok(()) } else { Err(Die::permission("")) }
+    if member || !existing {
+        Ok(())
+    } else {
+        Err(Die::permission(""))
+    }
 }

@@ -40,7 +40,7 @@ fn list(call: &Call) -> Answer {
     let state = call.job.dc.state();
     let may = |id: &str| state.access.may(&call.job.auth, &format!("/pool/{id}"), &["Pool.Audit"]);
     if let Some(id) = call.params.get("poolid") {
-        state.access.check(&call.job.auth, &format!("/pool/{id}"), &["Pool.Audit"])?;
+        // Here PVE looks at the right and does not mind if it is missing.
         let pool = state.access.pools.get(id).ok_or_else(|| missing(id))?;
         return Ok(json!([describe(call, &state, id, pool)]).into());
     }
@@ -75,7 +75,7 @@ fn describe(call: &Call, state: &State, id: &str, pool: &Pool) -> Value {
     }
     let storages = pool.storages.iter().filter(|_| wanted("storage"));
     for (id, storage) in storages.filter_map(|id| state.storages.get_key_value(id)) {
-        let first = storage.nodes.as_ref().and_then(|nodes| nodes.first());
+        let first = storage.nodes.as_ref().and_then(|nodes| nodes.iter().min());
         let node = if storage.on(&call.contacted) {
             &call.contacted
         } else {
@@ -100,6 +100,10 @@ async fn create(call: &Call) -> Answer {
         return Err(Die::new(format!(
             "create pool failed: parent '{parent}' of pool '{id}' does not exist"
         )));
+    }
+    let leaf = id.rsplit('/').next().unwrap_or_default();
+    if !leaf.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return Err(Die::new("create pool failed: pool name must start with a letter"));
     }
     let pool = Pool {
         comment: call.params.get("comment").filter(|c| !c.is_empty()).map(Into::into),
@@ -199,7 +203,12 @@ async fn delete(call: &Call) -> Answer {
         return Err(failed(Die::new(format!("pool '{id}' is not empty (contains {what})"))));
     }
     state.access.pools.remove(&id);
-    state.access.acl.remove(&format!("/pool/{id}"));
+    // The entries of a nested pool stay behind: PVE looks for them in the wrong place.
+    let (own, below) = (format!("/pool/{id}"), format!("/pool/{id}/"));
+    state
+        .access
+        .acl
+        .retain(|path, _| id.contains('/') || *path != own && !path.starts_with(&below));
     drop(state);
     changed(call, &id);
     Ok(Reply::default())

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use bytes::Bytes;
 use flate2::Compression;
-use flate2::write::GzEncoder;
+use flate2::write::{GzEncoder, ZlibEncoder};
 use serde_json::{Map, Value, json};
 
 use super::wire::{Request, Response};
@@ -89,16 +89,24 @@ fn json_response(status: u16, reason: &str, body: Map<String, Value>) -> Respons
     }
 }
 
-/// Compresses what is long, for whoever takes it.
+/// Compresses what is longer than a kilobyte, if the client accepts that.
 pub(super) fn compress(request: &Request, mut response: Response) -> Response {
-    let accepts = request.header("accept-encoding").is_some_and(|a| a.contains("gzip"));
-    if !accepts || response.body.len() <= 1024 || response.headers.iter().any(|(n, _)| *n == "Content-Encoding") {
+    let accepts = |name: &str| request.header("accept-encoding").is_some_and(|a| a.contains(name));
+    if response.body.len() <= 1024 || response.headers.iter().any(|(n, _)| *n == "Content-Encoding") {
         return response;
     }
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    if let Ok(bytes) = encoder.write_all(&response.body).and_then(|()| encoder.finish()) {
+    let (name, packed) = if accepts("gzip") {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        ("gzip", encoder.write_all(&response.body).and_then(|()| encoder.finish()))
+    } else if accepts("deflate") {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+        ("deflate", encoder.write_all(&response.body).and_then(|()| encoder.finish()))
+    } else {
+        return response;
+    };
+    if let Ok(bytes) = packed {
         response.body = bytes.into();
-        response.headers.push(("Content-Encoding", "gzip".into()));
+        response.headers.push(("Content-Encoding", name.into()));
     }
     response
 }

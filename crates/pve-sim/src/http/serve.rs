@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::envelope::compress;
-use super::wire::{Incoming, Response, read_request, write_response};
+use super::wire::{Incoming, Manner, Response, read_request, write_response};
 use crate::datacenter::{Datacenter, Verdict};
 
 const REQUESTS_PER_CONNECTION: usize = 100;
@@ -99,11 +99,7 @@ async fn converse<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     mut stream: S,
 ) -> io::Result<()> {
     let mut left = BytesMut::new();
-    let limit = if dc.release().number() >= (8, 4) {
-        512 * 1024
-    } else {
-        64 * 1024
-    };
+    let limit = dc.body_limit();
     for count in 1..=REQUESTS_PER_CONNECTION {
         let (request, response) = match read_request(&mut stream, &mut left, limit).await? {
             Incoming::Gone => return Ok(()),
@@ -117,7 +113,12 @@ async fn converse<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
             }
         };
         let close = must_close(&response) || request.wants_close() || count == REQUESTS_PER_CONNECTION;
-        write_response(&mut stream, &compress(&request, response), close).await?;
+        let manner = Manner {
+            old: request.old,
+            close,
+            date: dc.wall().now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string(),
+        };
+        write_response(&mut stream, &compress(&request, response), &manner).await?;
         if close {
             tokio::io::AsyncWriteExt::shutdown(&mut stream).await?;
             return Ok(());

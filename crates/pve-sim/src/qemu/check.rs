@@ -257,63 +257,25 @@ fn is_ssh_key(line: &str) -> bool {
     bytes.get(4..4 + length as usize) == Some(kind.as_bytes()) && bytes.len() > 4 + length as usize
 }
 
-/// What the datacenter's tag policy says about a change of tags.
+/// What the datacenter's tag policy says about a change of tags. A tag that is given twice counts twice.
 pub(super) fn tags(state: &State, asker: &Asker<'_>, old: &str, new: &str) -> Result<(), Die> {
     state.access.check_vm(asker.auth, asker.vmid, None, &["VM.Config.Options"])?;
-    let privileged: Vec<&str> = state
-        .options
-        .get("registered-tags")
-        .map(|t| split_list(t).collect())
-        .unwrap_or_default();
-    let policy = state.options.get("user-tag-access").map(String::as_str).unwrap_or_default();
-    let mode = policy
-        .split(',')
-        .find_map(|p| p.strip_prefix("user-allow=").or((!p.contains('=')).then_some(p)))
-        .unwrap_or("free");
-    let listed = policy
-        .split(',')
-        .find_map(|p| p.strip_prefix("user-allow-list="))
-        .unwrap_or_default();
-    let (before, after): (Vec<&str>, Vec<&str>) = (split_list(old).collect(), split_list(new).collect());
-    let changed = before
-        .iter()
-        .filter(|t| !after.contains(t))
-        .chain(after.iter().filter(|t| !before.contains(t)));
-    for tag in changed {
-        let free = match mode {
-            "free" | "" => !privileged.contains(tag),
-            "list" => split_list(listed).any(|t| t == *tag),
-            "existing" => split_list(listed).any(|t| t == *tag) || tag_exists(state, tag),
-            _ => false,
-        };
-        if !free && !state.access.may(asker.auth, "/", &["Sys.Modify"]) {
+    if state.access.may(asker.auth, "/", &["Sys.Modify"]) {
+        return Ok(());
+    }
+    let policy = crate::tags::Policy::of(state);
+    let allowed = policy.allowed(state, asker.auth);
+    let count = |list: &str, tag: &str| split_list(list).filter(|t| *t == tag).count();
+    for tag in split_list(old).chain(split_list(new)) {
+        let changed = count(old, tag) != count(new, tag);
+        if changed && (!policy.is_free() && !allowed.contains(tag) || policy.is_registered(tag)) {
             return Err(Die::permission(&format!("/, Sys.Modify for modifying tag '{tag}'")));
         }
     }
     Ok(())
 }
 
-fn tag_exists(state: &State, tag: &str) -> bool {
-    state
-        .vms
-        .values()
-        .any(|vm| vm.conf.get("tags").is_some_and(|tags| split_list(tags).any(|t| t == tag)))
-}
-
 /// Lower-cased, sorted, without doubles, unless the datacenter says otherwise.
 pub(super) fn normal_tags(state: &State, tags: &str) -> String {
-    let style = state.options.get("tag-style").map(String::as_str).unwrap_or_default();
-    let cased = style.split(',').any(|p| p == "case-sensitive=1");
-    let as_given = style.split(',').any(|p| p == "ordering=config");
-    let mut unique: Vec<String> = Vec::new();
-    for tag in split_list(tags) {
-        let tag = if cased { tag.to_string() } else { tag.to_lowercase() };
-        if !unique.contains(&tag) {
-            unique.push(tag);
-        }
-    }
-    if !as_given {
-        unique.sort();
-    }
-    unique.join(";")
+    crate::tags::unique(state, tags)
 }

@@ -11,6 +11,7 @@ use crate::dispatch::Call;
 use crate::guest::Platter;
 use crate::locks::Wanted;
 use crate::observe::Effect;
+use crate::state::State;
 use crate::storage::{Volume, Wish, parse_volid};
 use crate::tasks::Job;
 
@@ -35,6 +36,8 @@ struct Plan {
     now: Section,
     drives: Vec<(Drive, bool)>,
     old_name: Option<String>,
+    /// Changes that the original has not applied yet; a clone does not get them.
+    pending: Vec<String>,
 }
 
 pub(super) async fn clone(call: Call) -> Answer {
@@ -104,9 +107,15 @@ fn plan(job: &Job, request: &Request) -> Result<Plan, Die> {
             request.newid
         )));
     }
-    let old_name = vm.conf.get("name").map(str::to_string);
-    let (now, drives) = divide(source, full, vm.is_running(), request)?;
-    Ok(Plan { now, drives, old_name })
+    let old_name = source.get("name").cloned();
+    let pending = vm.conf.pending.keys().chain(vm.conf.delete.keys()).cloned().collect();
+    let (now, drives) = divide(&state, source, full, vm.is_running(), request)?;
+    Ok(Plan {
+        now,
+        drives,
+        old_name,
+        pending,
+    })
 }
 
 fn missing(job: &Job, vmid: u32) -> Die {
@@ -116,7 +125,7 @@ fn missing(job: &Job, vmid: u32) -> Die {
     ))
 }
 
-fn check_storage(state: &crate::state::State, job: &Job, request: &Request) -> Result<(), Die> {
+fn check_storage(state: &State, job: &Job, request: &Request) -> Result<(), Die> {
     let Some(storage) = &request.storage else { return Ok(()) };
     state.storage_on(storage, &job.host)?;
     if !state.storage(storage)?.content.contains("images") {
@@ -135,7 +144,7 @@ fn check_storage(state: &crate::state::State, job: &Job, request: &Request) -> R
 }
 
 /// Space on the storages that are written to; says whether all volumes are shared.
-fn check_access(state: &crate::state::State, job: &Job, request: &Request, source: &Section) -> Result<bool, Die> {
+fn check_access(state: &State, job: &Job, request: &Request, source: &Section) -> Result<bool, Die> {
     let mut shared = true;
     for drive in check::drives_of(source)? {
         let Some((id, _)) = drive.volume() else { continue };
@@ -150,8 +159,37 @@ fn check_access(state: &crate::state::State, job: &Job, request: &Request, sourc
     Ok(shared)
 }
 
+/// Whether the storage can copy a volume, or put an overlay on it.
+fn require_feature(state: &State, drive: &Drive, whole: bool, snapshot: bool) -> Result<(), Die> {
+    let Some((id, name)) = drive.volume() else { return Ok(()) };
+    let storage = state.storage(id)?;
+    let qcow2 = name.full.ends_with(".qcow2");
+    let able = match (whole, snapshot, storage.kind.as_str()) {
+        (true, false, _) | (true, true, "lvmthin" | "rbd" | "btrfs") => true,
+        (true, true, _) => qcow2,
+        (false, _, "lvm") => false,
+        (false, true, "lvmthin" | "rbd") => true,
+        (false, _, _) => name.is_base(),
+    };
+    if able {
+        return Ok(());
+    }
+    let kind = if whole { "Full" } else { "Linked" };
+    let of = if snapshot { " a snapshot of" } else { "" };
+    let (file, key) = (drive.file(), &drive.key);
+    Err(Die::new(format!(
+        "{kind} clone feature is not supported for{of} '{file}' ({key})"
+    )))
+}
+
 /// What is copied as it is, and the drives that are cloned (`true`: in full).
-fn divide(source: &Section, full: bool, running: bool, request: &Request) -> Result<(Section, Vec<(Drive, bool)>), Die> {
+fn divide(
+    state: &State,
+    source: &Section,
+    full: bool,
+    running: bool,
+    request: &Request,
+) -> Result<(Section, Vec<(Drive, bool)>), Die> {
     let mut now = Section::new();
     let mut drives = Vec::new();
     for (key, value) in source {
@@ -169,13 +207,8 @@ fn divide(source: &Section, full: bool, running: bool, request: &Request) -> Res
         if drive.is_cdrom() && !drive.is_cloudinit() || drive.volume().is_none() {
             now.insert(key.clone(), value.clone());
         } else {
-            let whole = full || drive.is_cloudinit();
-            if !whole && !drive.volume().is_some_and(|(_, name)| name.is_base()) {
-                return Err(Die::new(format!(
-                    "Linked clone feature is not supported for '{}' ({key})",
-                    drive.file()
-                )));
-            }
+            let whole = full || drive.is_cloudinit() || key == "tpmstate0";
+            require_feature(state, &drive, whole, request.snapname.is_some())?;
             drives.push((drive, whole));
         }
     }
@@ -187,12 +220,14 @@ async fn run(job: &Job, request: &Request) -> Result<(), Die> {
         mut now,
         drives,
         old_name,
+        pending,
     } = plan(job, request)?;
     job.say(format!("creating a clone of VM {} with ID {}", request.vmid, request.newid));
     renew(job, &mut now);
     let name = request
         .name
         .clone()
+        .filter(|n| !n.is_empty())
         .unwrap_or_else(|| format!("Copy-of-VM-{}", old_name.unwrap_or(request.vmid.to_string())));
     now.insert("name".into(), name);
     if let Some(description) = request.description.as_ref().filter(|d| !d.is_empty()) {
@@ -201,12 +236,22 @@ async fn run(job: &Job, request: &Request) -> Result<(), Die> {
     claim(job, request.newid)?;
     copy_firewall(job, request);
     let mut made = Vec::new();
-    let done = fill(job, request, &mut now, drives, &mut made)
-        .await
-        .and_then(|()| finish(job, request, now));
+    let mut done = fill(job, request, &mut now, drives, &mut made).await;
+    if done.is_ok() {
+        if request.snapname.is_none() && !pending.is_empty() {
+            job.say(format!(
+                "found pending changes for '{}', discarding for clone",
+                pending.join(",")
+            ));
+        }
+        done = finish(job, request, now);
+    }
     if let Err(die) = done {
         disks::free_all(job, &made).await;
-        job.dc.state().vms.remove(&request.newid);
+        let mut state = job.dc.state();
+        state.firewalls.remove(&request.newid);
+        state.vms.remove(&request.newid);
+        drop(state);
         job.dc.tell(job, &Effect::VmRemoved { vmid: request.newid });
         return Err(die.prefixed("clone failed: "));
     }
@@ -291,6 +336,10 @@ async fn fill(
         drive.set_file(&volid);
         drive.set_size(size);
         now.insert(drive.key.clone(), drive.print());
+        // From the first drive on everything but the missing drives can be read; the lock stays until the end.
+        let mut so_far = now.clone();
+        so_far.insert("lock".into(), "clone".into());
+        job.save(request.newid, Conf::new(so_far))?;
     }
     Ok(())
 }

@@ -92,8 +92,12 @@ impl Vm {
     }
 }
 
-/// Bytes from `10G`, `512M`, `1.5T` or plain bytes.
+/// Bytes from `10G`, `512MiB`, `1.5T` or plain bytes.
 pub fn parse_size(text: &str) -> Option<u64> {
+    let text = text
+        .strip_suffix("iB")
+        .filter(|rest| rest.ends_with(['K', 'M', 'G', 'T']))
+        .unwrap_or(text);
     let (number, unit) = match text.chars().last()? {
         'K' => (&text[..text.len() - 1], 1_u64 << 10),
         'M' => (&text[..text.len() - 1], 1 << 20),
@@ -101,12 +105,13 @@ pub fn parse_size(text: &str) -> Option<u64> {
         'T' => (&text[..text.len() - 1], 1 << 40),
         _ => (text, 1),
     };
-    match number.parse::<u64>() {
-        Ok(whole) => whole.checked_mul(unit),
-        Err(_) if number.starts_with(|c: char| c.is_ascii_digit()) => {
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    match number.split_once('.') {
+        None if digits(number) => number.parse::<u64>().ok()?.checked_mul(unit),
+        Some((whole, part)) if digits(whole) && digits(part) => {
             number.parse::<f64>().ok().map(|value| (value * unit as f64) as u64)
         }
-        Err(_) => None,
+        _ => None,
     }
 }
 

@@ -137,7 +137,8 @@ pub fn check_parameters(method: &Method, params: &mut Params) -> Result<(), Die>
     }
     for name in params.0.keys() {
         let required = method.property(name).and_then(|p| p.requires.as_deref());
-        if let Some(required) = required.filter(|r| !params.0.contains_key(*r)) {
+        let given = |name: &str| params.0.get(name).is_some_and(|p| *p != Param::Undefined);
+        if let Some(required) = required.filter(|r| !given(r)) {
             add(&mut errors, required, format!("missing property required by '{name}'"));
         }
     }
@@ -156,7 +157,10 @@ fn reshape(property: &Property, param: &mut Param) {
             let texts: Vec<&str> = items.iter().filter_map(Param::as_text).collect();
             *param = Param::Text(texts.join(","));
         }
-        Param::Text(_) if property.kind == Kind::Array => *param = Param::List(vec![param.clone()]),
+        // What counts as false in Perl is not promoted.
+        Param::Text(text) if property.kind == Kind::Array && !matches!(text.as_str(), "" | "0") => {
+            *param = Param::List(vec![param.clone()]);
+        }
         _ => {}
     }
 }
@@ -202,7 +206,11 @@ fn check_array(property: &Property, param: &Param, path: &str, errors: &mut Inde
     };
     for (index, item) in items.iter().enumerate() {
         if let Some(inner) = &property.items {
-            check_property(inner, item, &format!("{path}[{index}]"), errors);
+            let path = format!("{path}[{index}]");
+            if *item == Param::Undefined && !inner.optional {
+                add(errors, &path, MISSING.into());
+            }
+            check_property(inner, item, &path, errors);
         }
     }
 }
@@ -210,9 +218,14 @@ fn check_array(property: &Property, param: &Param, path: &str, errors: &mut Inde
 /// Type, format, pattern, lengths, range, choices: the first that fails is told.
 pub(super) fn check_value(property: &Property, value: &str, path: &str) -> Result<(), String> {
     check_kind(property.kind, value)?;
-    if let Some(format) = &property.format {
-        check_format(format, value, path).map_err(|why| format!("invalid format - {why}"))?;
+    // Perl's `$` also matches before a last line feed.
+    let line = value.strip_suffix('\n').unwrap_or(value);
+    match &property.format {
+        Some(format @ Format::Grammar(_)) => check_format(format, value, path),
+        Some(format) => check_format(format, line, path),
+        None => Ok(()),
     }
+    .map_err(|why| format!("invalid format - {why}"))?;
     if !property.matches_pattern(value) {
         return Err("value does not match the regex pattern".into());
     }
@@ -253,7 +266,7 @@ fn check_length(property: &Property, value: &str) -> Result<(), String> {
 }
 
 fn check_range(property: &Property, value: &str) -> Result<(), String> {
-    let Some(number) = value.parse::<f64>().ok().filter(|_| is_number(value)) else {
+    let Some(number) = value.trim_end().parse::<f64>().ok().filter(|_| is_number(value)) else {
         return Ok(());
     };
     if let Some(max) = property.maximum.filter(|max| number > *max) {
@@ -266,19 +279,22 @@ fn check_range(property: &Property, value: &str) -> Result<(), String> {
 }
 
 pub(super) fn is_integer(value: &str) -> bool {
+    let value = value.strip_suffix('\n').unwrap_or(value);
     let digits = value.strip_prefix(['+', '-']).unwrap_or(value);
     !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
 pub(super) fn is_number(value: &str) -> bool {
+    let value = value.strip_suffix('\n').unwrap_or(value);
     let rest = value.strip_prefix(['+', '-']).unwrap_or(value);
     let (mantissa, exponent) = match rest.find(['e', 'E']) {
         Some(at) => (&rest[..at], Some(&rest[at + 1..])),
         None => (rest, None),
     };
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
-    let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
-    (digits(whole) || whole.is_empty() && mantissa.contains('.')) && digits(fraction) && exponent.is_none_or(is_integer)
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    let some = !whole.is_empty() || !fraction.is_empty();
+    some && digits(whole) && digits(fraction) && exponent.is_none_or(is_integer)
 }
 
 #[cfg(test)]
@@ -334,6 +350,86 @@ mod tests {
         ] {
             assert_eq!(create(name, value), expected, "{name}={value}");
         }
+    }
+
+    #[test]
+    fn a_value_may_end_in_a_line_feed_where_a_pattern_looks_at_it() {
+        assert_eq!(create("cores", "2\n"), "");
+        assert_eq!(create("name", "a.b\n"), "");
+        assert_eq!(create("onboot", "1\n"), "onboot=type check ('boolean') failed - got '1\n'");
+    }
+
+    #[test]
+    fn numbers_may_lack_digits_on_one_side_of_the_point() {
+        for value in ["1.", ".5", "1e2", "+2.5E-1"] {
+            assert_eq!(create("cpulimit", value), "", "{value}");
+        }
+        for value in [".", "e1", "1e", "1.5.2", ""] {
+            assert_eq!(
+                create("cpulimit", value),
+                format!("cpulimit=type check ('number') failed - got '{value}'")
+            );
+        }
+    }
+
+    #[test]
+    fn json_values_of_the_wrong_kind_are_told_by_their_perl_type() {
+        let path = [("vmid", Param::from("100")), ("node", "pve1".into())];
+        for (name, value, text) in [
+            (
+                "name",
+                Param::Bool(true),
+                "type check ('string') failed - got JSON::PP::Boolean",
+            ),
+            (
+                "cores",
+                Param::Bool(true),
+                "type check ('integer') failed - got JSON::PP::Boolean",
+            ),
+            ("cores", Param::List(vec![]), "type check ('integer') failed - got ARRAY"),
+            ("tags", Param::Hash, "type check ('string') failed - got HASH"),
+            (
+                "onboot",
+                Param::List(vec!["1".into()]),
+                "type check ('boolean') failed - got ARRAY",
+            ),
+        ] {
+            let given = [path[0].clone(), path[1].clone(), (name, value)];
+            let expected = [(name.to_string(), text.to_string())];
+            assert_eq!(refused("PUT", "/nodes/{node}/qemu/{vmid}/config", &given), expected);
+        }
+        let given = [path[0].clone(), path[1].clone(), ("onboot", Param::Bool(false))];
+        assert!(refused("PUT", "/nodes/{node}/qemu/{vmid}/config", &given).is_empty());
+    }
+
+    #[test]
+    fn elements_of_an_array_are_checked_one_by_one() {
+        let exec = |command: Param| {
+            let given = [("vmid", Param::from("100")), ("node", "pve1".into()), ("command", command)];
+            refused("POST", "/nodes/{node}/qemu/{vmid}/agent/exec", &given)
+        };
+        assert!(exec("ls".into()).is_empty());
+        assert_eq!(exec("0".into())[0].1, "type check ('array') failed");
+        assert_eq!(exec(Param::Bool(true))[0].1, "type check ('array') failed");
+        let undefined = exec(Param::List(vec!["a".into(), Param::Undefined]));
+        assert_eq!(undefined[0].0, "command[1]");
+    }
+
+    #[test]
+    fn a_property_that_is_required_must_have_a_value() {
+        let given = [
+            ("vmid", Param::from("100")),
+            ("node", "pve1".into()),
+            ("force", "1".into()),
+            ("archive", Param::Undefined),
+        ];
+        let errors = refused("POST", "/nodes/{node}/qemu", &given);
+        assert!(
+            errors
+                .iter()
+                .any(|(n, t)| n == "archive" && t == "missing property required by 'force'"),
+            "{errors:?}"
+        );
     }
 
     #[test]

@@ -30,10 +30,17 @@ fn check_meaning(name: &str, parsed: &super::Properties) -> Result<(), String> {
     }
 }
 
-/// Splits what PVE calls a list: commas, semicolons, blanks, NUL.
+/// Splits what PVE calls a list: at commas, semicolons and blanks, or at NUL alone where there is one.
 pub fn split_list(value: &str) -> impl Iterator<Item = &str> {
+    let by_nul = value.contains('\0');
     value
-        .split(|c: char| matches!(c, ',' | ';' | '\0') || c.is_whitespace())
+        .split(move |c: char| {
+            if by_nul {
+                c == '\0'
+            } else {
+                matches!(c, ',' | ';') || c.is_whitespace()
+            }
+        })
         .filter(|item| !item.is_empty())
 }
 
@@ -66,10 +73,7 @@ fn check_single(name: &str, value: &str) -> Result<(), String> {
         "pve-vmid" => require(is_vmid(value), "value does not look like a valid VM ID".into()),
         "pve-node" => require(is_node(value), "value does not look like a valid node name".into()),
         "pve-configid" => require(is_configid(value), format!("invalid configuration ID '{value}'")),
-        "pve-storage-id" => require(
-            is_storage_id(value),
-            format!("storage ID '{value}' contains illegal characters"),
-        ),
+        "pve-storage-id" => check_storage_id(value),
         "pve-storage-content" => require(is_content_type(value), format!("invalid content type '{value}'")),
         "pve-volume-id" => check_volid(value),
         "pve-volume-id-or-qm-path" if is_qm_path(value) => Ok(()),
@@ -92,10 +96,18 @@ fn check_single(name: &str, value: &str) -> Result<(), String> {
         "pve-roleid" => require(is_name(value), format!("role name '{value}' contains invalid characters")),
         "pve-priv" => require(crate::access::is_privilege(value), format!("invalid privilege '{value}'")),
         "pve-poolid" => check_poolid(value),
-        "email" => require(
-            value.contains('@') && value.contains('.'),
-            "value does not look like a valid email address".into(),
+        "email" => require(is_email(value), "value does not look like a valid email address".into()),
+        "email-or-username" => require(
+            is_email(value) || is_mail_user(value),
+            "value does not look like a valid email address or user name".into(),
         ),
+        "pve-startup-order" => require(is_startup_order(value), "unable to parse startup options".into()),
+        "pve-task-status-type" => require(
+            matches!(value.to_ascii_lowercase().as_str(), "ok" | "error" | "warning" | "unknown"),
+            format!("invalid status '{value}'"),
+        ),
+        "storage-pair" => check_pair(value, check_storage_id),
+        "bridge-pair" => check_pair(value, check_bridge),
         "disk-size" => require(
             crate::qemu::parse_size(value).is_some(),
             "value does not look like a valid disk size".to_string() + &format!(": {value}"),
@@ -142,8 +154,13 @@ fn check_network(name: &str, value: &str) -> Result<(), String> {
             is_cidr4(value) || is_cidr6(value),
             "value does not look like a valid CIDR network".into(),
         ),
-        "CIDRv4" => require(is_cidr4(value), "value does not look like a valid IPv4 network".into()),
-        "CIDRv6" => require(is_cidr6(value), "value does not look like a valid IPv6 network".into()),
+        "CIDRv4" => require(is_cidr4(value), "value does not look like a valid IPv4 CIDR network".into()),
+        "CIDRv6" => require(is_cidr6(value), "value does not look like a valid IPv6 CIDR network".into()),
+        "address" => require(
+            is_ip(value) || is_dns_name(value),
+            format!("value does not look like a valid address: {value}"),
+        ),
+        "pve-vlan-id-or-range" => check_vlans(value),
         "pve-ipv4-config" => {
             let fits = matches!(value, "dhcp" | "manual") || is_cidr4(value);
             require(fits, "value does not look like a valid ipv4 network configuration".into())
@@ -152,7 +169,7 @@ fn check_network(name: &str, value: &str) -> Result<(), String> {
             let fits = matches!(value, "auto" | "dhcp" | "manual") || is_cidr6(value);
             require(fits, "value does not look like a valid ipv6 network configuration".into())
         }
-        "pve-bridge-id" => require(is_bridge(value), format!("invalid bridge ID '{value}'")),
+        "pve-bridge-id" => check_bridge(value),
         "pve-iface" => require(is_iface(value), "invalid network interface name '".to_string() + value + "'"),
         _ => Ok(()),
     }
@@ -224,13 +241,89 @@ fn is_unicast_mac(value: &str) -> bool {
         && u8::from_str_radix(octets[0], 16).is_ok_and(|first| first & 1 == 0)
 }
 
+/// One to three whole octets, and perhaps one digit of the next.
 fn is_mac_prefix(value: &str) -> bool {
     let octets: Vec<&str> = value.split(':').collect();
-    (1..=5).contains(&octets.len())
-        && octets
-            .iter()
-            .all(|o| o.len() == 2 && o.bytes().all(|b| b.is_ascii_hexdigit()))
-        && u8::from_str_radix(octets[0], 16).is_ok_and(|first| first & 1 == 0)
+    let (last, whole) = octets.split_last().unwrap_or((&"", &[]));
+    let digits = |o: &str| o.bytes().all(|b| b.is_ascii_hexdigit());
+    let full = |o: &&str| o.len() == 2 && digits(o);
+    let fits = match whole.len() {
+        0 => full(last),
+        1..=2 => last.len() <= 2 && digits(last),
+        3 => last.len() <= 1 && digits(last),
+        _ => false,
+    };
+    let unicast = octets.first().and_then(|o| u8::from_str_radix(o, 16).ok());
+    fits && whole.iter().all(full) && unicast.is_some_and(|first| first & 1 == 0)
+}
+
+fn check_storage_id(value: &str) -> Result<(), String> {
+    if value.chars().count() < 2 {
+        return Err(format!("storage ID '{value}' cannot be shorter than 2 characters"));
+    }
+    if is_storage_id(value) {
+        return Ok(());
+    }
+    Err(format!("storage ID '{value}' contains illegal characters"))
+}
+
+fn check_bridge(value: &str) -> Result<(), String> {
+    if is_bridge(value) {
+        return Ok(());
+    }
+    Err(format!("invalid bridge ID '{value}'"))
+}
+
+/// One entry of a mapping: an id, `source:target`, or 1 for everything onto itself.
+fn check_pair(value: &str, check: fn(&str) -> Result<(), String>) -> Result<(), String> {
+    if value == "1" {
+        return Ok(());
+    }
+    let ids: Vec<&str> = match value.split_once(':') {
+        Some((source, target)) if !source.is_empty() && !target.is_empty() && !target.contains(':') => vec![source, target],
+        _ => vec![value],
+    };
+    let checked = ids.into_iter().try_for_each(check);
+    checked.map_err(|why| format!("entry '{value}' contains invalid ID - {why}\n\n"))
+}
+
+fn is_mail_user(value: &str) -> bool {
+    let part = |p: &str| !p.is_empty() && p.chars().all(|c| c.is_alphanumeric() || "_+-~".contains(c));
+    value.split('.').all(part)
+}
+
+fn is_email(value: &str) -> bool {
+    let label = |l: &str| !l.is_empty() && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    value
+        .rsplit_once('@')
+        .is_some_and(|(user, host)| is_mail_user(user) && host.split('.').all(label))
+}
+
+/// `[order=]N`, `up=N` and `down=N` in any order.
+fn is_startup_order(value: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let part = |p: &str| {
+        let rest = ["order=", "up=", "down="].iter().find_map(|key| p.strip_prefix(key));
+        p.trim().is_empty() || digits(rest.unwrap_or(p))
+    };
+    !value.is_empty() && value != "0" && value.split(',').all(part)
+}
+
+fn check_vlans(value: &str) -> Result<(), String> {
+    let (first, last) = value.split_once('-').map_or((value, None), |(a, b)| (a, Some(b)));
+    let number = |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
+    let tag = |n: u32| match (2..=4094).contains(&n) {
+        true => Ok(n),
+        false => Err(format!("invalid VLAN tag '{n}'")),
+    };
+    let malformed = || format!("invalid VLAN configuration '{value}'");
+    let start = tag(number(first).ok_or_else(malformed)?)?;
+    match last {
+        Some(last) if start >= tag(number(last).ok_or_else(malformed)?)? => {
+            Err(format!("VLAN range must go from lower to higher tag '{value}'"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn is_ip(value: &str) -> bool {
@@ -241,14 +334,14 @@ fn is_cidr4(value: &str) -> bool {
     let Some((address, bits)) = value.split_once('/') else {
         return false;
     };
-    address.parse::<Ipv4Addr>().is_ok() && bits.parse::<u8>().is_ok_and(|b| (7..=32).contains(&b))
+    address.parse::<Ipv4Addr>().is_ok() && bits.parse::<u8>().is_ok_and(|b| (8..=32).contains(&b))
 }
 
 fn is_cidr6(value: &str) -> bool {
     let Some((address, bits)) = value.split_once('/') else {
         return false;
     };
-    address.parse::<Ipv6Addr>().is_ok() && bits.parse::<u8>().is_ok_and(|b| (7..=128).contains(&b))
+    address.parse::<Ipv6Addr>().is_ok() && bits.parse::<u8>().is_ok_and(|b| (8..=128).contains(&b))
 }
 
 fn check_userid(value: &str) -> Result<(), String> {
@@ -256,7 +349,7 @@ fn check_userid(value: &str) -> Result<(), String> {
         return Err(format!("user name '{value}' is too short"));
     }
     if value.chars().count() > 64 {
-        return Err(format!("user name '{value}' is too long"));
+        return Err(format!("user name '{value}' is too long ({} > 64)", value.chars().count()));
     }
     match value.rsplit_once('@') {
         Some((user, realm)) if is_user(user) && is_realm(realm) => Ok(()),
@@ -288,12 +381,12 @@ fn is_name(value: &str) -> bool {
 }
 
 fn check_poolid(value: &str) -> Result<(), String> {
-    let levels: Vec<&str> = value.split('/').collect();
-    if levels.len() > 3 {
+    // Empty parts at the end do not count, as Perl splits.
+    if value.trim_end_matches('/').split('/').count() > 3 {
         return Err(format!("pool name '{value}' nested too deeply (max levels = 3)"));
     }
-    let fits = |level: &&str| level.bytes().next().is_some_and(|b| b.is_ascii_alphabetic()) && is_name(level);
-    if levels.iter().all(fits) {
+    let levels: Vec<&str> = value.split('/').collect();
+    if levels.len() <= 3 && levels.iter().all(|level| is_name(level)) {
         Ok(())
     } else {
         Err(format!("pool name '{value}' contains invalid characters"))
@@ -328,6 +421,92 @@ fn check_ha_id(name: &str, value: &str) -> Result<(), String> {
     Err(format!("value does not look like a valid ha resource id: {value}"))
 }
 
+/// A letter, one to twenty more characters, and perhaps a number behind a colon or a dot.
 fn is_iface(value: &str) -> bool {
-    (2..=20).contains(&value.len()) && value.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
+    let (name, number) = match value.rfind([':', '.']) {
+        Some(at) => (&value[..at], Some(&value[at + 1..])),
+        None => (value, None),
+    };
+    (2..=21).contains(&name.len())
+        && name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && number.is_none_or(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check_named, split_list};
+
+    fn refused(format: &str, value: &str) -> String {
+        check_named(format, value).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_list_is_split_at_nul_alone_where_there_is_one() {
+        assert_eq!(split_list("a,b;c d").collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+        assert_eq!(split_list("a,b\0c").collect::<Vec<_>>(), ["a,b", "c"]);
+        assert_eq!(split_list(" ,;").count(), 0);
+    }
+
+    #[test]
+    fn named_formats_refuse_in_the_words_of_pve() {
+        for (format, value, expected) in [
+            ("pve-storage-id", "a", "storage ID 'a' cannot be shorter than 2 characters\n"),
+            ("pve-storage-id", "a-", "storage ID 'a-' contains illegal characters\n"),
+            ("CIDRv4", "10.0.0.0/7", "value does not look like a valid IPv4 CIDR network\n"),
+            ("CIDRv4", "10.0.0.0/8", ""),
+            ("CIDRv6", "fd00::/129", "value does not look like a valid IPv6 CIDR network\n"),
+            ("address", "a_b", "value does not look like a valid address: a_b\n"),
+            ("address", "foo", ""),
+            ("email", "a@b", ""),
+            ("email", "a b@c", "value does not look like a valid email address\n"),
+            ("email-opt", "", ""),
+            ("pve-startup-order", "order=1,up=5", ""),
+            ("pve-startup-order", "3,down=4", ""),
+            ("pve-startup-order", "first", "unable to parse startup options\n"),
+            ("pve-userid", "a", "user name 'a' is too short\n"),
+            ("pve-userid", "abc", "value 'abc' does not look like a valid user name\n"),
+            ("pve-poolid", "1a/b", ""),
+            (
+                "pve-poolid",
+                "a/b/c/d",
+                "pool name 'a/b/c/d' nested too deeply (max levels = 3)\n",
+            ),
+            ("pve-poolid", "a b", "pool name 'a b' contains invalid characters\n"),
+            ("pve-iface", "vmbr0.5", ""),
+            ("pve-iface", "v", "invalid network interface name 'v'\n"),
+            ("mac-prefix", "02:1", ""),
+            ("mac-prefix", "BC:24:11", ""),
+            ("mac-prefix", "BC:24:11:a", ""),
+            (
+                "mac-prefix",
+                "BC:24:11:22",
+                "value is not a valid unicast MAC address prefix\n",
+            ),
+            ("mac-prefix", "03", "value is not a valid unicast MAC address prefix\n"),
+            (
+                "pve-vlan-id-or-range",
+                "10-5",
+                "VLAN range must go from lower to higher tag '10-5'\n",
+            ),
+            ("pve-vlan-id-or-range", "1", "invalid VLAN tag '1'\n"),
+            ("pve-task-status-type-list", "ok,bad", "invalid status 'bad'\n"),
+            ("storage-pair-list", "local:b2,1", ""),
+        ] {
+            assert_eq!(refused(format, value), expected, "{format} {value:?}");
+        }
+    }
+
+    #[test]
+    fn every_vlan_outside_its_range_is_refused() {
+        for tag in [0_u32, 1, 4095, 5000] {
+            assert_eq!(
+                refused("pve-vlan-id-or-range", &tag.to_string()),
+                format!("invalid VLAN tag '{tag}'\n")
+            );
+        }
+        for tag in [2_u32, 100, 4094] {
+            assert_eq!(refused("pve-vlan-id-or-range", &tag.to_string()), "");
+        }
+    }
 }

@@ -288,6 +288,10 @@ impl Method {
 }
 
 impl Property {
+    pub fn is_boolean(&self) -> bool {
+        self.kind == Kind::Boolean
+    }
+
     pub fn matches_pattern(&self, value: &str) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| pattern.matches(value))
     }

@@ -13,51 +13,61 @@ pub type Properties = BTreeMap<String, String>;
 /// Parses and checks a property string. The error is what PVE puts behind `invalid format - `.
 pub fn parse_properties(grammar: &Grammar, value: &str, path: &str) -> Result<Properties, String> {
     let mut found = Properties::new();
-    for part in value.split(',') {
-        if part.trim().is_empty() {
-            continue;
-        }
-        take_part(grammar, part, &mut found)?;
+    let mut default = None;
+    for part in value.split(',').filter(|part| !part.trim().is_empty()) {
+        take_part(grammar, part, &mut found, &mut default)?;
     }
     check_properties(grammar, &found, path)?;
     Ok(found)
 }
 
-fn take_part(grammar: &Grammar, part: &str, found: &mut Properties) -> Result<(), String> {
-    let insert = |found: &mut Properties, key: &str, value: &str| match found.insert(key.into(), value.into()) {
-        Some(_) => Err(format!("duplicate key in comma-separated list property: {key}\n")),
-        None => Ok(()),
+/// `found` collects; `default` is the default key once a value without a key was seen.
+fn take_part<'g>(grammar: &'g Grammar, part: &str, found: &mut Properties, default: &mut Option<&'g str>) -> Result<(), String> {
+    let duplicate = |key: &str| Err(format!("duplicate key in comma-separated list property: {key}\n"));
+    let spell = |key: &str, value: &str| match grammar.get(key) {
+        Some(property) if property.kind == Kind::Boolean => as_boolean(value).to_string(),
+        _ => value.to_string(),
     };
     if let Some((key, value)) = part.split_once('=') {
-        let mut key = key;
-        let mut named = None;
-        while let Some(property) = grammar.get(key) {
-            named = named.or(property.key_alias.as_deref().map(|alias| (alias, key)));
-            match &property.alias {
-                Some(alias) => key = alias,
-                None => break,
-            }
+        if key.is_empty() || value.is_empty() {
+            return Err("missing key in comma-separated list property\n".into());
         }
-        if let Some((alias, model)) = named {
-            insert(found, alias, model)?;
+        if found.contains_key(key) {
+            return duplicate(key);
         }
-        let boolean = grammar.get(key).is_some_and(|p| p.kind == Kind::Boolean);
-        return insert(found, key, if boolean { as_boolean(value) } else { value });
+        let key = take_alias(grammar, key, found)?;
+        found.insert(key.into(), spell(key, value));
+        return Ok(());
     }
-    match grammar.iter().find(|(_, property)| property.default_key) {
-        Some((key, property)) => {
-            let value = if property.kind == Kind::Boolean {
-                as_boolean(part)
-            } else {
-                part
-            };
-            if found.contains_key(key) {
-                return Err(format!("duplicate key in comma-separated list property: {key}\n"));
-            }
-            insert(found, key, value)
-        }
-        None => Err("value without key, but schema does not define a default key\n".into()),
+    if let Some(key) = default {
+        return duplicate(key);
     }
+    let Some((key, _)) = grammar.iter().find(|(_, property)| property.default_key) else {
+        return Err("value without key, but schema does not define a default key\n".into());
+    };
+    *default = Some(key);
+    if found.get(key).is_some_and(|v| v != "0") {
+        return duplicate(key);
+    }
+    found.insert(key.clone(), spell(key, part));
+    Ok(())
+}
+
+/// The key that another one stands for. `virtio=MAC` says model and address at once.
+fn take_alias<'k>(grammar: &'k Grammar, key: &'k str, found: &mut Properties) -> Result<&'k str, String> {
+    let Some((property, alias)) = grammar.get(key).and_then(|p| Some((p, p.alias.as_deref()?))) else {
+        return Ok(key);
+    };
+    if let Some(name) = &property.key_alias {
+        if found.contains_key(name) {
+            return Err(format!("key alias '{name}' is already defined\n"));
+        }
+        found.insert(name.clone(), key.into());
+    }
+    if found.contains_key(alias) {
+        return Err(format!("key '{alias}' is already defined (via alias)\n"));
+    }
+    Ok(alias)
 }
 
 /// Inside property strings PVE takes the words, too.
@@ -80,9 +90,6 @@ fn check_properties(grammar: &Grammar, found: &Properties, path: &str) -> Result
     };
     for (key, property) in grammar.iter().filter(|(_, p)| p.alias.is_none()) {
         match found.get(key) {
-            None if !property.optional && !property.default_key => {
-                add(&mut errors, &full(key), "property is missing and it is not optional".into());
-            }
             None if !property.optional => add(&mut errors, &full(key), "property is missing and it is not optional".into()),
             None => {}
             Some(value) => {
@@ -153,6 +160,45 @@ mod tests {
     #[test]
     fn booleans_are_words_in_any_case_and_trailing_commas_are_ignored() {
         assert_eq!(net("virtio,firewall=YES,").as_deref(), Ok("virtio,firewall=1"));
+    }
+
+    #[test]
+    fn a_key_without_a_value_or_a_value_without_a_key_is_refused() {
+        for value in ["virtio,bridge=", "=virtio", "virtio,=x"] {
+            assert_eq!(
+                net(value).unwrap_err(),
+                "missing key in comma-separated list property\n",
+                "{value}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_model_that_is_named_twice_is_refused_by_how_it_was_named() {
+        for (value, text) in [
+            (
+                "virtio=02:00:00:00:00:01,e1000=02:00:00:00:00:02",
+                "key alias 'model' is already defined\n",
+            ),
+            (
+                "model=virtio,virtio=02:00:00:00:00:01",
+                "key alias 'model' is already defined\n",
+            ),
+            (
+                "macaddr=02:00:00:00:00:01,virtio=02:00:00:00:00:01",
+                "key 'macaddr' is already defined (via alias)\n",
+            ),
+            (
+                "model=virtio,model=e1000",
+                "duplicate key in comma-separated list property: model\n",
+            ),
+            (
+                "model=virtio,e1000",
+                "duplicate key in comma-separated list property: model\n",
+            ),
+        ] {
+            assert_eq!(net(value).unwrap_err(), text, "{value}");
+        }
     }
 
     #[test]

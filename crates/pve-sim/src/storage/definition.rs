@@ -9,6 +9,7 @@ use crate::dispatch::Call;
 use crate::locks::Held;
 use crate::observe::Effect;
 use crate::schema::{Params, split_list};
+use crate::state::State;
 
 pub(crate) async fn handle(call: Call) -> Answer {
     match call.what() {
@@ -16,7 +17,8 @@ pub(crate) async fn handle(call: Call) -> Answer {
         ("GET", "/storage/{storage}") => {
             let state = call.job.dc.state();
             let id = call.params.text("storage");
-            Ok(definition(id, state.storage(id)?).into())
+            let digest = digest(&state);
+            Ok(definition(id, state.storage(id)?, &digest).into())
         }
         ("POST", "/storage") => create(&call).await,
         ("PUT", "/storage/{storage}") => update(&call).await,
@@ -25,7 +27,17 @@ pub(crate) async fn handle(call: Call) -> Answer {
     }
 }
 
-fn definition(id: &str, storage: &Storage) -> Value {
+/// storage.cfg has one digest: it changes with every storage.
+fn digest(state: &State) -> String {
+    let entries: Vec<String> = state
+        .storages
+        .iter()
+        .map(|(id, s)| definition(id, s, "").to_string())
+        .collect();
+    hex::encode(<sha1::Sha1 as sha1::Digest>::digest(entries.join("\n").as_bytes()))
+}
+
+fn definition(id: &str, storage: &Storage, digest: &str) -> Value {
     let mut entry = Map::new();
     entry.insert("storage".into(), json!(id));
     entry.insert("type".into(), json!(storage.kind));
@@ -45,12 +57,7 @@ fn definition(id: &str, storage: &Storage) -> Value {
     for (key, value) in &storage.other {
         entry.insert(key.clone(), json!(value));
     }
-    entry.insert(
-        "digest".into(),
-        json!(hex::encode(<sha1::Sha1 as sha1::Digest>::digest(
-            format!("{entry:?}").as_bytes()
-        ))),
-    );
+    entry.insert("digest".into(), json!(digest));
     Value::Object(entry)
 }
 
@@ -65,7 +72,8 @@ fn list(call: &Call) -> Answer {
                 &["Datastore.Audit", "Datastore.AllocateSpace"],
             )
     });
-    Ok(Value::Array(entries.map(|(id, storage)| definition(id, storage)).collect()).into())
+    let digest = digest(&state);
+    Ok(Value::Array(entries.map(|(id, storage)| definition(id, storage, &digest)).collect()).into())
 }
 
 /// storage.cfg is written under a cluster lock.
@@ -79,19 +87,118 @@ fn changed(call: &Call, id: &str) {
     call.job.dc.tell(&call.job, &Effect::StorageChanged { storage: id.into() });
 }
 
+/// What every kind has.
+const COMMON: [&str; 4] = ["nodes", "disable", "content", "bwlimit"];
+const FILES: [&str; 9] = [
+    "content-dirs",
+    "prune-backups",
+    "max-protected-backups",
+    "format",
+    "mkdir",
+    "create-base-path",
+    "create-subdirs",
+    "preallocation",
+    "snapshot-as-volume-chain",
+];
+
+/// The options of a kind: those that say where it is and never change, and those of its own besides.
+fn options_of(kind: &str) -> Option<(&'static [&'static str], &'static [&'static str])> {
+    Some(match kind {
+        "dir" => (&["path"], &["shared", "is_mountpoint"]),
+        "nfs" => (&["server", "export"], &["options", "path"]),
+        "lvmthin" => (&["vgname", "thinpool"], &[]),
+        "lvm" => (
+            &["vgname"],
+            &[
+                "shared",
+                "saferemove",
+                "saferemove-stepsize",
+                "saferemove_throughput",
+                "base",
+                "tagged_only",
+                "snapshot-as-volume-chain",
+            ],
+        ),
+        "zfspool" => (&["pool"], &["blocksize", "sparse", "mountpoint"]),
+        _ => return None,
+    })
+}
+
+fn is_optional(kind: &str, name: &str) -> bool {
+    let (_, own) = options_of(kind).unwrap_or_default();
+    let files = matches!(kind, "dir" | "nfs") && FILES.contains(&name);
+    COMMON.contains(&name) || own.contains(&name) || files
+}
+
+/// Fixed although it need not be given.
+fn is_fixed(kind: &str, name: &str) -> bool {
+    let (required, _) = options_of(kind).unwrap_or_default();
+    required.contains(&name)
+        || matches!(
+            (kind, name),
+            ("nfs", "path") | ("lvm", "base") | ("dir" | "nfs", "snapshot-as-volume-chain")
+        )
+}
+
+/// Options by name and by kind, as a section of the file allows them.
+fn check_options(kind: &str, params: &Params, create: bool) -> Result<(), Die> {
+    let (required, _) = options_of(kind).unwrap_or_default();
+    let own = |name: &str| matches!(name, "storage" | "type" | "digest" | "delete");
+    for (name, value) in params.texts().filter(|(name, _)| !own(name)) {
+        if !create && is_fixed(kind, name) {
+            return Err(Die::new(format!("can't change value of fixed parameter '{name}'")));
+        }
+        let Some(value) = value else {
+            return Err(Die::new(format!("got undefined value for option '{name}'")));
+        };
+        if !is_optional(kind, name) && !required.contains(&name) {
+            return Err(Die::new(format!("unexpected property '{name}'")));
+        }
+        if value.contains(['\n', '\r']) {
+            return Err(Die::new("property contains a line feed"));
+        }
+        if name == "content" {
+            check_content(kind, value)?;
+        }
+    }
+    match required.iter().find(|name| create && !params.has(name)) {
+        Some(missing) => Err(Die::new(format!("missing value for required option '{missing}'"))),
+        None => Ok(()),
+    }
+}
+
+/// Kinds of content that a kind of storage cannot hold are dropped with a warning that only its host sees.
+fn content_of(kind: &str, value: &str) -> Vec<String> {
+    let known: &[&str] = match kind {
+        "dir" => &["images", "rootdir", "vztmpl", "iso", "backup", "snippets", "import", "none"],
+        "nfs" => &["images", "rootdir", "vztmpl", "iso", "backup", "snippets", "import"],
+        "lvm" | "lvmthin" | "zfspool" => &["images", "rootdir"],
+        _ => &[],
+    };
+    split_list(value).filter(|c| known.contains(c)).map(str::to_string).collect()
+}
+
+fn check_content(kind: &str, value: &str) -> Result<(), Die> {
+    let kept = content_of(kind, value);
+    if kept.len() > 1 && kept.iter().any(|c| c == "none") {
+        return Err(Die::new("unable to combine 'none' with other content types"));
+    }
+    if kept.is_empty() && kind != "dir" {
+        return Err(Die::new("storage does not support content type 'none'"));
+    }
+    Ok(())
+}
+
 async fn create(call: &Call) -> Answer {
     let (id, kind) = (call.params.text("storage").to_string(), call.params.text("type").to_string());
-    let required = match kind.as_str() {
-        "dir" => &["path"][..],
-        "nfs" => &["server", "export"],
-        "lvmthin" => &["vgname", "thinpool"],
-        "lvm" => &["vgname"],
-        "zfspool" => &["pool"],
-        _ => return Err(Die::bare(501, format!("storage type '{kind}' is not simulated"))),
-    };
-    if let Some(missing) = required.iter().find(|name| !call.params.has(name)) {
-        return Err(Die::new(format!("missing value for required option '{missing}'")));
+    let mut params = call.params.clone();
+    if params.get("nodes").is_none_or(|nodes| matches!(nodes, "" | "0")) {
+        params.0.shift_remove("nodes");
     }
+    if options_of(&kind).is_none() {
+        return Err(Die::bare(501, format!("storage type '{kind}' is not simulated")));
+    }
+    check_options(&kind, &params, true)?;
     let _held = writable(call, "create").await?;
     let mut state = call.job.dc.state();
     if state.storages.contains_key(&id) {
@@ -113,7 +220,7 @@ async fn create(call: &Call) -> Answer {
             .map(Into::into)
             .into();
     }
-    apply(&mut storage, &call.params);
+    apply(&mut storage, &params);
     if kind == "nfs" && storage.path.is_none() {
         storage.path = Some(format!("/mnt/pve/{id}"));
     }
@@ -128,7 +235,7 @@ fn apply(storage: &mut Storage, params: &Params) {
         let Some(value) = value else { continue };
         match name {
             "storage" | "type" | "digest" | "delete" => {}
-            "content" => storage.content = split_list(value).map(Into::into).collect(),
+            "content" => storage.content = content_of(&storage.kind, value).into_iter().collect(),
             "nodes" => storage.nodes = Some(split_list(value).map(Into::into).collect()),
             "disable" => storage.disable = value == "1",
             "shared" => storage.shared = value == "1",
@@ -138,39 +245,17 @@ fn apply(storage: &mut Storage, params: &Params) {
     }
 }
 
-/// What every kind of storage can do without; the rest says where it is.
-const OPTIONAL: &[&str] = &[
-    "nodes",
-    "shared",
-    "disable",
-    "content",
-    "format",
-    "mkdir",
-    "is_mountpoint",
-    "bwlimit",
-    "preallocation",
-    "prune-backups",
-    "max-protected-backups",
-    "content-dirs",
-    "options",
-    "sparse",
-    "create-base-path",
-    "create-subdirs",
-];
-
-fn check_update(id: &str, storage: &Storage, params: &Params) -> Result<(), Die> {
-    let shown = definition(id, storage);
-    if params.get("digest").is_some_and(|digest| shown["digest"] != digest) {
-        return Err(Die::new(
-            "detected modified configuration - file changed by other user? Try again.",
-        ));
-    }
+fn check_delete(kind: &str, params: &Params) -> Result<(), Die> {
+    let (required, _) = options_of(kind).unwrap_or_default();
     for key in split_list(params.get("delete").unwrap_or_default()) {
-        if matches!(key, "path" | "server" | "export" | "vgname" | "thinpool" | "pool") {
+        if required.contains(&key) {
             return Err(Die::new(format!("unable to delete required option '{key}'")));
         }
-        if !OPTIONAL.contains(&key) {
+        if !is_optional(kind, key) {
             return Err(Die::new(format!("no such option '{key}'")));
+        }
+        if is_fixed(kind, key) {
+            return Err(Die::new(format!("unable to delete fixed option '{key}'")));
         }
         if params.has(key) {
             return Err(Die::new(format!("cannot set and delete property '{key}' at the same time!")));
@@ -179,20 +264,36 @@ fn check_update(id: &str, storage: &Storage, params: &Params) -> Result<(), Die>
     Ok(())
 }
 
+/// What is refused about a change, in PVE's order: the digest of the file comes first.
+fn check_update(state: &State, id: &str, params: &Params) -> Result<(), Die> {
+    if params
+        .get("digest")
+        .is_some_and(|given| !given.is_empty() && given != digest(state))
+    {
+        return Err(Die::new(
+            "detected modified configuration - file changed by other user? Try again.",
+        ));
+    }
+    let storage = state.storage(id)?;
+    check_options(&storage.kind, params, false)?;
+    check_delete(&storage.kind, params)
+}
+
 async fn update(call: &Call) -> Answer {
     let id = call.params.text("storage").to_string();
     let _held = writable(call, "update").await?;
     let mut state = call.job.dc.state();
+    check_update(&state, &id, &call.params).map_err(|die| die.prefixed("update storage failed: "))?;
     let Some(storage) = state.storages.get_mut(&id) else {
         return Err(Die::new(format!("update storage failed: storage '{id}' does not exist")));
     };
-    check_update(&id, storage, &call.params).map_err(|die| die.prefixed("update storage failed: "))?;
     apply(storage, &call.params);
     for key in split_list(call.params.get("delete").unwrap_or_default()) {
         match key {
             "disable" => storage.disable = false,
             "nodes" => storage.nodes = None,
             "shared" => storage.shared = false,
+            "content" => storage.content = content_of(&storage.kind, "images,rootdir").into_iter().collect(),
             other => drop(storage.other.remove(other)),
         }
     }
@@ -205,10 +306,16 @@ async fn update(call: &Call) -> Answer {
 async fn delete(call: &Call) -> Answer {
     let id = call.params.text("storage").to_string();
     let _held = writable(call, "delete").await?;
-    let removed = call.job.dc.state().storages.shift_remove(&id);
-    if removed.is_none() {
+    let mut state = call.job.dc.state();
+    if state.storages.shift_remove(&id).is_none() {
         return Err(Die::new(format!("delete storage failed: storage '{id}' does not exist")));
     }
+    // Rights on it and its places in pools go with it.
+    state.access.acl.remove(&format!("/storage/{id}"));
+    for pool in state.access.pools.values_mut() {
+        pool.storages.remove(&id);
+    }
+    drop(state);
     changed(call, &id);
     Ok(Reply::default())
 }

@@ -17,9 +17,8 @@ use crate::datacenter::{Answer, Datacenter};
 use crate::die::Die;
 use crate::dispatch::Call;
 use crate::guest::{Content, Platter};
-use crate::http::Request;
 use crate::observe::Effect;
-use crate::schema::{Method, Params, check_parameters};
+use crate::schema::Params;
 use crate::tasks::Job;
 
 /// The name a file gets: its last part, odd characters replaced.
@@ -36,17 +35,18 @@ fn normalize(name: &str) -> String {
         .collect()
 }
 
+/// Extensions of images to import are taken as they are written, others in any case.
 fn check_extension(kind: Kind, name: &str) -> Result<(), Die> {
     let lower = name.to_ascii_lowercase();
-    let ends = |list: &[&str]| list.iter().any(|e| lower.len() > e.len() && lower.ends_with(e));
+    let ends = |name: &str, list: &[&str]| list.iter().any(|e| name.len() > e.len() && name.ends_with(e));
     let (fits, text) = match kind {
-        Kind::Iso => (ends(&[".iso", ".img"]), "wrong file extension"),
+        Kind::Iso => (ends(&lower, &[".iso", ".img"]), "wrong file extension"),
         Kind::Template => (
-            ends(&[".tar.gz", ".tar.xz", ".tar.zst", ".tar.bz2", ".tar"]),
+            ends(&lower, &[".tar.gz", ".tar.xz", ".tar.zst", ".tar.bz2", ".tar"]),
             "wrong file extension",
         ),
         _ => (
-            ends(&[".ova", ".qcow2", ".raw", ".vmdk"]),
+            ends(name, &[".ova", ".qcow2", ".raw", ".vmdk"]),
             "invalid filename or wrong extension",
         ),
     };
@@ -69,25 +69,15 @@ struct Target {
     path: String,
 }
 
-/// Where a file goes, if the storage takes it.
+/// Where a file goes, if its name is one.
 fn target(job: &Job, host: &str, params: &Params) -> Result<Target, Die> {
     let kind = Kind::parse(params.text("content")).unwrap_or(Kind::Iso);
     let id = params.text("storage");
     let name = normalize(params.text("filename"));
     let state = job.dc.state();
     let storage = state.storage_on(id, host)?;
-    if !storage.is_file_based() {
-        return Err(Die::new(format!(
-            "storage type '{}' does not support '{}' content",
-            storage.kind,
-            kind.name()
-        )));
-    }
     check_extension(kind, &name)?;
     check_import_release(&job.dc, kind, &name)?;
-    if !storage.content.contains(kind.name()) {
-        return Err(Die::new(format!("storage '{id}' does not support '{}' content", kind.name())));
-    }
     let full = format!("{}/{name}", kind.name());
     let path = Name { full: &full }.path(id, storage);
     Ok(Target {
@@ -110,6 +100,17 @@ fn format_of(kind: Kind, name: &str) -> String {
 }
 
 fn store(job: &Job, host: &str, target: &Target, bytes: Bytes) {
+    put(job, host, target, bytes);
+    job.dc.tell(
+        job,
+        &Effect::VolumeCreated {
+            volid: target.volid.clone(),
+            host: host.into(),
+        },
+    );
+}
+
+fn put(job: &Job, host: &str, target: &Target, bytes: Bytes) {
     let format = format_of(target.kind, &target.name);
     let size = if target.kind == Kind::Import {
         image::virtual_size(&format, &bytes)
@@ -133,14 +134,6 @@ fn store(job: &Job, host: &str, target: &Target, bytes: Bytes) {
     let mut state = job.dc.state();
     let place = state.place(&target.storage, host).to_string();
     state.volumes.insert(&place, volume);
-    drop(state);
-    job.dc.tell(
-        job,
-        &Effect::VolumeCreated {
-            volid: target.volid.clone(),
-            host: host.into(),
-        },
-    );
 }
 
 /// Images from outside must be what they say, and stand alone.
@@ -192,64 +185,24 @@ fn wanted_checksum(params: &Params) -> Option<(String, String)> {
     ))
 }
 
-/// Takes an upload. `None` is what pveproxy answers to a body it cannot read: it hangs up.
-pub(crate) async fn upload(job: &Job, request: &Request, method: &Method, mut params: Params) -> Option<Answer> {
-    let boundary = request
-        .header("content-type")?
-        .split("boundary=")
-        .nth(1)?
-        .trim_matches('"')
-        .to_string();
-    let file = match take_parts(&request.body, &boundary, &mut params)? {
-        Ok(file) => file,
-        Err(die) => return Some(Err(die)),
-    };
-    Some(start_upload(job, method, params, file))
-}
-
-/// Fields into parameters, then the file, which comes last.
-fn take_parts(body: &Bytes, boundary: &str, params: &mut Params) -> Option<Result<Bytes, Die>> {
-    let marker = format!("--{boundary}");
-    let mut at = find(body, marker.as_bytes(), 0)? + marker.len() + 2;
-    loop {
-        let head_end = find(body, b"\r\n\r\n", at)?;
-        let head = String::from_utf8_lossy(&body[at..head_end]).into_owned();
-        let disposition = head.lines().next()?.strip_prefix("Content-Disposition: form-data; ")?;
-        let quoted = |key: &str| {
-            let rest = disposition.split(&format!("{key}=\"")).nth(1)?;
-            Some(rest.split('"').next()?.to_string())
-        };
-        let name = quoted("name")?;
-        let start = head_end + 4;
-        let end = find(body, format!("\r\n{marker}").as_bytes(), start)?;
-        if let Some(filename) = disposition.split("; ").nth(1).and_then(|p| p.strip_prefix("filename=\"")) {
-            if name != "filename" {
-                let text = format!(
-                    "wrong field name '{name}' for file upload, expected 'filename' at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 1325."
-                );
-                return Some(Err(Die::bare(500, text)));
-            }
-            params.set("filename", filename.trim_end_matches('"'));
-            return Some(Ok(body.slice(start..end)));
-        }
-        params.set(&name, String::from_utf8_lossy(&body[start..end]).into_owned());
-        at = end + 2 + marker.len() + 2;
-    }
-}
-
-fn find(body: &[u8], needle: &[u8], from: usize) -> Option<usize> {
-    body.get(from..)?
-        .windows(needle.len())
-        .position(|w| w == needle)
-        .map(|at| at + from)
-}
-
-fn start_upload(job: &Job, method: &Method, mut params: Params, file: Bytes) -> Answer {
-    check_parameters(method, &mut params)?;
+/// Takes an upload. What the form gave is checked like the parameters of any other call.
+pub(crate) fn upload(call: Call) -> Answer {
+    let (job, params) = (&call.job, &call.params);
     let host = params.text("node").to_string();
-    let goal = target(job, &host, &params)?;
+    file_based(job, &host, params, "")?;
+    let Some(file) = call.file.clone() else {
+        return match params.get("tmpfilename") {
+            None => Err(Die::new("missing temporary file name")),
+            Some(name) => Err(Die::new(format!("temporary file '{name}' does not exist"))),
+        };
+    };
+    let goal = target(job, &host, params)?;
+    if !job.dc.state().storage(&goal.storage)?.content.contains(goal.kind.name()) {
+        let text = format!("storage '{}' does not support '{}' content", goal.storage, goal.kind.name());
+        return Err(Die::new(text));
+    }
     let temporary = format!("/var/tmp/pveupload-{}", job.dc.state().random_hex(32));
-    let wanted = wanted_checksum(&params);
+    let wanted = wanted_checksum(params);
     let address = job.dc.state().require_node(&host)?.ip.clone();
     let upid = job.fork("imgcopy", "", move |job| async move {
         job.say(format!("starting file import from: {temporary}"));
@@ -267,20 +220,54 @@ fn start_upload(job: &Job, method: &Method, mut params: Params, file: Bytes) -> 
             )
         };
         job.say(format!("command: {command}"));
-        job.copy_bytes(file.len() as u64, None, |_| {}).await?;
-        if file.len() as u64 > job.dc.state().free(&goal.storage, &host) {
-            return Err(Die::new(format!("import failed: command '{command}' failed: exit code 1")));
-        }
-        store(&job, &host, &goal, file);
+        copy_over(&job, &host, &goal, file, &command).await?;
         job.say("finished file import successfully");
         Ok(())
     });
     Ok(upid.into())
 }
 
+/// The copy goes straight to the final name. What was there is gone, and a copy that breaks off leaves nothing there.
+async fn copy_over(job: &Job, host: &str, goal: &Target, file: Bytes, command: &str) -> Result<(), Die> {
+    let total = file.len();
+    remove(job, host, goal);
+    let free = job.dc.state().free(&goal.storage, host);
+    put(job, host, goal, Bytes::new());
+    let copied = job.copy_bytes(total as u64, None, |_| {}).await;
+    remove(job, host, goal);
+    copied.map_err(|die| die.prefixed(&format!("import failed: command '{command}' failed: ")))?;
+    if total as u64 > free {
+        return Err(Die::new(format!("import failed: command '{command}' failed: exit code 1")));
+    }
+    store(job, host, goal, file);
+    Ok(())
+}
+
+fn remove(job: &Job, host: &str, goal: &Target) {
+    let mut state = job.dc.state();
+    let place = state.place(&goal.storage, host).to_string();
+    state.volumes.remove(&place, &goal.volid);
+}
+
+/// Only storages with a path take files.
+fn file_based(job: &Job, host: &str, params: &Params, more: &str) -> Result<(), Die> {
+    let state = job.dc.state();
+    let storage = state.storage_on(params.text("storage"), host)?;
+    if storage.is_file_based() {
+        return Ok(());
+    }
+    Err(Die::new(format!("can't upload to storage type '{}'{more}", storage.kind)))
+}
+
 /// Starts a download by the host itself.
 pub(super) async fn download_url(call: Call) -> Answer {
     let host = call.job.host.clone();
+    file_based(&call.job, &host, &call.params, ", not a file based storage!")?;
+    let (id, content) = (call.params.text("storage"), call.params.text("content"));
+    if !call.job.dc.state().storage(id)?.content.contains(content) {
+        let text = format!("storage '{id}' is not configured for content-type '{content}'");
+        return Err(Die::new(text));
+    }
     let goal = target(&call.job, &host, &call.params)?;
     let wanted = wanted_checksum(&call.params);
     let url = call.params.text("url").to_string();
@@ -291,7 +278,7 @@ pub(super) async fn download_url(call: Call) -> Answer {
         if let Some(method) = &compression {
             check_compression(goal.kind, method)?;
         }
-        download(&job, &goal, &url, wanted, compression.is_some(), check_certificates).await
+        download(&job, &goal, &url, wanted, compression.as_deref(), check_certificates).await
     });
     Ok(upid.into())
 }
@@ -300,10 +287,20 @@ fn check_compression(kind: Kind, method: &str) -> Result<(), Die> {
     if kind != Kind::Iso {
         return Err(Die::new(format!("decompression not supported for {}", kind.name())));
     }
-    if method == "gz" {
-        Ok(())
-    } else {
-        Err(Die::new("no decompression method found"))
+    match decompressor(method) {
+        Some(_) => Ok(()),
+        None => Err(Die::new("no decompression method found")),
+    }
+}
+
+/// The command that unpacks, and what it ends with if the file is something else.
+fn decompressor(method: &str) -> Option<(&'static str, u8)> {
+    match method {
+        "gz" => Some(("zcat", 1)),
+        "lzo" => Some(("lzop -d -c", 1)),
+        "zst" => Some(("zstd -q -d -c", 1)),
+        "bz2" => Some(("bzcat -q", 2)),
+        _ => None,
     }
 }
 
@@ -312,7 +309,7 @@ async fn download(
     goal: &Target,
     url: &str,
     wanted: Option<(String, String)>,
-    unpack: bool,
+    unpack: Option<&str>,
     check: bool,
 ) -> Result<(), Die> {
     job.say(format!("downloading {url} to {}", goal.path));
@@ -321,7 +318,10 @@ async fn download(
     }
     let bytes = fetch(job, goal, url, check).await?;
     verify(job, &wanted, &bytes)?;
-    let bytes = if unpack { decompress(job, goal, &bytes)? } else { bytes };
+    let bytes = match unpack {
+        Some(method) => decompress(job, goal, method, &bytes)?,
+        None => bytes,
+    };
     let temporary = format!("{}.tmp_dwnl.{}", goal.path, job.dc.state().next_pid());
     check_untrusted(job, goal, &bytes, &temporary).map_err(|die| die.prefixed("failed to verify file: "))?;
     store(job, &job.host, goal, bytes);
@@ -347,7 +347,9 @@ fn reuse(job: &Job, goal: &Target, wanted: &Option<(String, String)>, present: &
         job.end_line("OK, got correct file already, no need to download");
         return Ok(());
     }
-    Err(Die::new(format!("mismatch (got '{got}' != expect '{expected}'), aborting")))
+    Err(Die::new(format!(
+        "checksum mismatch: got '{got}' != expect '{expected}', aborting"
+    )))
 }
 
 /// wget, with what it prints.
@@ -396,19 +398,21 @@ async fn fetch(job: &Job, goal: &Target, url: &str, check: bool) -> Result<Bytes
     Ok(answer.body)
 }
 
-fn decompress(job: &Job, goal: &Target, bytes: &[u8]) -> Result<Bytes, Die> {
+/// Only gzip is unpacked here. The other programs find that the file is not theirs.
+fn decompress(job: &Job, goal: &Target, method: &str, bytes: &[u8]) -> Result<Bytes, Die> {
     let pid = job.dc.state().next_pid();
     let temporary = format!("{}.tmp_dwnl.{pid}", goal.path);
     job.say(format!("decompressing {temporary} to {}.tmp_dcom.{pid}", goal.path));
     let mut out = Vec::new();
-    match GzDecoder::new(bytes).read_to_end(&mut out) {
-        Ok(_) => Ok(out.into()),
-        Err(_) => {
-            job.say("");
-            job.say(format!("gzip: {temporary}: not in gzip format"));
-            Err(Die::new(format!("command 'zcat {temporary}' failed: exit code 1")))
-        }
+    if method == "gz" && GzDecoder::new(bytes).read_to_end(&mut out).is_ok() {
+        return Ok(out.into());
     }
+    if method == "gz" {
+        job.say("");
+        job.say(format!("gzip: {temporary}: not in gzip format"));
+    }
+    let (command, code) = decompressor(method).unwrap_or(("zcat", 1));
+    Err(Die::new(format!("command '{command} {temporary}' failed: exit code {code}")))
 }
 
 /// One request to a web server, redirects followed.
