@@ -1,4 +1,7 @@
-//! Bad days in bulk: `hardship [--seeds N] [--start S] [--jobs J] [--tell]`. Ends with one line: `N seeds, V violations`.
+//! Bad days in bulk: `hardship [--seeds N] [--start S] [--jobs J] [--tell] [--digest]`. Ends with one line: `N seeds, V violations`.
+//!
+//! `--digest` prints one line per seed: a hash of its events and one of its Proxmox VE requests. Where a change of the code is meant to
+//! change nothing, the lines before and after are equal.
 
 #![expect(clippy::print_stdout, reason = "its output is what it is for")]
 
@@ -24,6 +27,7 @@ struct Work {
     done: AtomicU64,
     violations: AtomicU64,
     tell: bool,
+    digest: bool,
 }
 
 fn main() {
@@ -40,6 +44,7 @@ fn main() {
         done: AtomicU64::new(0),
         violations: AtomicU64::new(0),
         tell: words.iter().any(|word| word == "--tell"),
+        digest: words.iter().any(|word| word == "--digest"),
     };
     // Outside of every simulated run this is real time.
     let began = Instant::now();
@@ -65,7 +70,7 @@ impl Work {
             if seed >= self.end {
                 return;
             }
-            if !is_good(seed, self.tell) {
+            if !self.is_good(seed) {
                 self.violations.fetch_add(1, Ordering::Relaxed);
             }
             let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
@@ -74,25 +79,28 @@ impl Work {
             }
         }
     }
-}
 
-/// A run that never ends or panics is as wrong as one that does harm.
-fn is_good(seed: u64, tell: bool) -> bool {
-    let wrong = match catch_unwind(AssertUnwindSafe(|| days::live(seed))) {
-        Ok(tale) => {
-            if tell {
-                println!("{}\n{} calm runs", tale.text, tale.calm_runs);
+    /// A run that never ends or panics is as wrong as one that does harm.
+    fn is_good(&self, seed: u64) -> bool {
+        let wrong = match catch_unwind(AssertUnwindSafe(|| days::live(seed))) {
+            Ok(tale) => {
+                if self.tell {
+                    println!("{}\n{} calm runs", tale.text, tale.calm_runs);
+                }
+                if self.digest {
+                    println!("{seed} {}", tale.digest);
+                }
+                tale.wrong
             }
-            tale.wrong
+            Err(panic) => vec![panic.downcast_ref::<String>().cloned().unwrap_or_default()],
+        };
+        if !wrong.is_empty() {
+            let lines: String = wrong
+                .iter()
+                .map(|line| format!("\n  {}", line.lines().next().unwrap_or_default()))
+                .collect();
+            println!("seed {seed} (replay: --seeds 1 --start {seed} --tell):{lines}");
         }
-        Err(panic) => vec![panic.downcast_ref::<String>().cloned().unwrap_or_default()],
-    };
-    if !wrong.is_empty() {
-        let lines: String = wrong
-            .iter()
-            .map(|line| format!("\n  {}", line.lines().next().unwrap_or_default()))
-            .collect();
-        println!("seed {seed} (replay: --seeds 1 --start {seed} --tell):{lines}");
+        wrong.is_empty()
     }
-    wrong.is_empty()
 }

@@ -1,8 +1,10 @@
 //! Whole runs against a simulated datacenter. One binary: linking is what costs.
 
+mod calls;
 mod days;
 mod e2e;
 mod failures;
+mod formats;
 mod hardship;
 mod pve_faults;
 mod stage;

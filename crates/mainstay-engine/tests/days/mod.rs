@@ -14,6 +14,7 @@ use std::time::Duration;
 use mainstay_net::Entropy;
 use mainstay_spec::{Role, smbios_uuid};
 use rand::{Rng, RngExt};
+use sha2::{Digest, Sha256};
 
 use self::shape::{Change, Shape};
 use self::watch::Watch;
@@ -39,6 +40,8 @@ pub struct Tale {
     pub calm_runs: u32,
     /// What happened, for a reader.
     pub text: String,
+    /// Of every event and of every request, texts for people apart: equal digests mean that the same was done at the same time.
+    pub digest: String,
 }
 
 /// Handshakes cost more than all else, so that from a million on only each tenth seed has them with Proxmox VE.
@@ -134,7 +137,9 @@ impl<'a> Life<'a> {
             self.storm(&mut rng, false).await;
         }
         self.clear().await;
+        let events = watch::hex(&Sha256::new_with_prefix(self.stage.outline()));
         Tale {
+            digest: format!("{events} {}", self.watch.requests()),
             wrong: self.watch.all_wrong(),
             calm_runs,
             text: format!(

@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use mainstay_engine::{Event, MemoryDisk, StepEvent};
 use mainstay_sim::{Deed, Standing, Struck, Witness, World};
 use pve_sim::{Effect, Inventory, Observer, Seen};
+use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use crate::stage::Stage;
@@ -54,6 +55,18 @@ struct Memory {
     lost: BTreeSet<u32>,
     /// How many events were read already.
     heard: usize,
+    /// Over every request so far, with its answer's status.
+    requests: Sha256,
+}
+
+/// The first half of a hash: enough to tell runs apart.
+pub fn hex(hash: &Sha256) -> String {
+    hash.clone()
+        .finalize()
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 impl Watch {
@@ -87,6 +100,11 @@ impl Watch {
     /// Every call that was made, as `POST /nodes/{node}/qemu`.
     pub fn calls(&self) -> BTreeSet<String> {
         self.lock().calls.clone()
+    }
+
+    /// A digest of every request so far: when, by whom, where, what, and the status of its answer.
+    pub fn requests(&self) -> String {
+        hex(&self.lock().requests.clone())
     }
 
     pub fn busiest_minute(&self) -> u64 {
@@ -348,6 +366,17 @@ impl Observer for Watch {
     fn request(&self, seen: &Seen) {
         let minute = self.began.elapsed().as_secs() / 60;
         let mut memory = self.lock();
+        let line = format!(
+            "{:?} {} {:?} {} {} {} {:?}\n",
+            self.began.elapsed(),
+            seen.host,
+            seen.by,
+            seen.verb,
+            seen.path,
+            seen.params,
+            seen.status
+        );
+        memory.requests.update(line);
         let count = memory.per_minute.entry(minute).or_default();
         *count += 1;
         let too_many = *count == REQUESTS_PER_MINUTE;

@@ -277,6 +277,38 @@ impl Stage {
         self.events().tell(Event::Step { id, now: wait });
     }
 
+    /// Every event so far, one a line, without its texts for people: what a change of words does not change.
+    pub fn outline(&self) -> String {
+        let mut plan: Option<Arc<Plan>> = None;
+        let mut lines = String::new();
+        for told in self.told.lock().expect("reads").iter() {
+            let text = match &told.event {
+                Event::Observing { round } => format!("look {round}"),
+                Event::Planned(next) => {
+                    plan = Some(next.clone());
+                    let step = |step: &Step| format!("{} {} {} {:?}", step.action.name(), step.subject, step.impact, step.needs);
+                    format!("plan\n{}", next.steps.iter().map(step).collect::<Vec<_>>().join("\n"))
+                }
+                Event::Step { id, now } => {
+                    let step = plan.as_ref().and_then(|plan| plan.step(*id));
+                    let name = step.map(|step| format!("{} {}", step.action.name(), step.subject));
+                    let what = match now {
+                        StepEvent::Begin => "begin",
+                        StepEvent::Wait { .. } => "wait",
+                        StepEvent::Retry { .. } => "retry",
+                        StepEvent::Done { .. } => "done",
+                        StepEvent::Failed { .. } => "failed",
+                    };
+                    format!("{} {what}", name.unwrap_or_default())
+                }
+                Event::Note(_) => "note".to_owned(),
+                Event::Stopping { running } => format!("stopping {}", running.len()),
+            };
+            lines.push_str(&format!("{:?} {text}\n", told.at));
+        }
+        lines
+    }
+
     /// The story so far, for a test that failed.
     pub fn story(&self) -> String {
         let mut plan: Option<Arc<Plan>> = None;

@@ -1,6 +1,8 @@
 //! World in, printed plan out.
 
 mod changes;
+mod formats;
+mod frozen;
 mod half;
 mod lints;
 mod new;

@@ -10,7 +10,7 @@ use crate::world::{World, empty, gib, host, spec};
 
 /// A file: how many, and what.
 #[derive(Debug, Clone)]
-struct File {
+pub struct File {
     control_planes: usize,
     workers: usize,
     memory: usize,
@@ -20,7 +20,7 @@ struct File {
 }
 
 impl File {
-    fn yaml(&self) -> String {
+    pub fn yaml(&self) -> String {
         let extra = if self.extra {
             ", disks: [{ name: data, size: 10GiB }]"
         } else {
@@ -40,7 +40,7 @@ network: {{ cidr: 10.10.0.0/16, gateway: 10.10.0.1, vip: 10.10.0.20, dns: [1.1.1
     }
 }
 
-fn file() -> impl Strategy<Value = File> {
+pub fn file() -> impl Strategy<Value = File> {
     let counts = (prop_oneof![Just(1usize), Just(3), Just(5)], 0..5usize);
     (counts, 4..8usize, 20..24usize, any::<bool>(), any::<bool>()).prop_map(
         |((control_planes, workers), memory, disk, extra, cni)| File {
@@ -56,7 +56,7 @@ fn file() -> impl Strategy<Value = File> {
 
 /// What happens to a world.
 #[derive(Debug, Clone)]
-enum Event {
+pub enum Event {
     /// `up` is killed after some of its steps.
     Killed(u64),
     /// The same, but PVE breaks off a destruction that it began.
@@ -82,7 +82,7 @@ enum Event {
     LeftEtcd(Index),
 }
 
-fn event() -> impl Strategy<Value = Event> {
+pub fn event() -> impl Strategy<Value = Event> {
     let edited = (prop_oneof![Just(1usize), Just(3), Just(5)], 0..5usize, 4..8usize, 24..28usize);
     prop_oneof![
         4 => any::<u64>().prop_map(Event::Killed),
@@ -101,7 +101,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn happen(world: &mut World, file: &mut File, event: &Event) {
+pub fn happen(world: &mut World, file: &mut File, event: &Event) {
     match event {
         Event::Killed(picks) => {
             let plan = world.plan();

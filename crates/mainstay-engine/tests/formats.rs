@@ -1,0 +1,67 @@
+//! Files that outlive the binary: what an earlier mainstay wrote is read as it was meant.
+//!
+//! The files in `tests/golden` are never written anew: a new format gets a new file, and the old one is still read.
+
+use std::sync::Arc;
+
+use mainstay_engine::{Disk, Entry, Events, Journal, MemoryDisk, SecretsFile, derive};
+use sops_file::Identity;
+use uuid::Uuid;
+
+const JOURNAL: &str = include_str!("golden/journal-0.jsonl");
+
+fn journal(disk: &Arc<MemoryDisk>) -> Journal {
+    Journal::open(disk.clone(), "state".as_ref(), Uuid::nil(), Events::unheard())
+}
+
+fn entries() -> Vec<Entry> {
+    let (step, subject) = ("machine.fill".to_owned(), "prod-w-1".to_owned());
+    let upid = "UPID:pve1:0000C530:001C9BEC:692D2E0A:qmconfig:3001:root@pam!mainstay:".to_owned();
+    vec![
+        Entry::Begin {
+            step: step.clone(),
+            subject: subject.clone(),
+        },
+        Entry::Task { step, subject, upid },
+        Entry::Delete {
+            machine: "prod-w-1".to_owned(),
+            vmid: 3001,
+            volumes: vec![
+                "local-lvm:vm-3001-disk-0".to_owned(),
+                "local-lvm:vm-3001-cloudinit".to_owned(),
+            ],
+        },
+    ]
+}
+
+#[test]
+fn a_journal_without_a_version_is_read() {
+    let disk = Arc::new(MemoryDisk::default());
+    let path = format!("state/{}.journal", Uuid::nil());
+    disk.write(path.as_ref(), JOURNAL.as_bytes()).expect("writes");
+    assert_eq!(journal(&disk).entries(), entries());
+}
+
+#[test]
+fn a_journal_is_written_as_it_was() {
+    let disk = Arc::new(MemoryDisk::default());
+    entries().iter().for_each(|entry| journal(&disk).write(entry));
+    let path = format!("state/{}.journal", Uuid::nil());
+    let written = disk.read(path.as_ref()).expect("reads").expect("a file");
+    assert_eq!(String::from_utf8(written).expect("text"), JOURNAL);
+}
+
+/// The file of the first version opens for good: a cluster whose secrets cannot be read is lost.
+#[test]
+fn a_secrets_file_of_format_1_opens_and_proves_the_same_cluster() {
+    let disk = Arc::new(MemoryDisk::default());
+    disk.write("cluster.secrets.yaml".as_ref(), include_bytes!("golden/secrets-1.yaml"))
+        .expect("writes");
+    let keys = Identity::parse_file(include_str!("golden/secrets-1.key")).expect("a key");
+    let file = SecretsFile::new(disk, "cluster.secrets.yaml".into(), keys);
+    let secrets = file.load().expect("opens").expect("is there");
+    assert_eq!(
+        derive::cluster_id(&secrets).to_string(),
+        include_str!("golden/secrets-1.id").trim()
+    );
+}
