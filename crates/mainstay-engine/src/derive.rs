@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mainstay_plan::{Config, Desired, Facts, Image, Observed, SYSTEM_SERIAL, Versions, resolve, running};
-use mainstay_spec::{Cni, DistroSpec, Machine, Role, Spec};
+use mainstay_spec::{Cni, Machine, Role, Spec};
 use talos_config::generate::{Hostname, Install, InstallDisk, Link, UserVolume};
 use talos_config::schematic::{Arch, Assets, Platform};
 use talos_config::{ClusterInput, MachineInput, Patch, Schematic, Secrets, machine_config};
@@ -18,8 +18,8 @@ pub fn cluster_id(secrets: &Secrets) -> Uuid {
 
 /// The schematic of the file's extensions.
 pub fn schematic(spec: &Spec) -> Schematic {
-    let DistroSpec::Talos(talos) = &spec.distro;
-    Schematic::with_extensions(talos.extensions.iter().map(AsRef::<str>::as_ref))
+    let extensions = spec.distro.talos().map(|talos| &talos.extensions);
+    Schematic::with_extensions(extensions.into_iter().flatten().map(AsRef::<str>::as_ref))
 }
 
 /// What the cluster is to run: the file's word, else what runs, else the newest that this binary knows.
@@ -48,9 +48,12 @@ pub fn desired(spec: &Spec, secrets: Option<&Secrets>, observed: &Observed) -> R
 
 /// The disk image of the file, by version, schematic and architecture.
 pub fn image(spec: &Spec, versions: &Versions) -> Image {
-    let DistroSpec::Talos(talos) = &spec.distro;
     let assets = assets(spec, versions);
-    let url = talos.factory.join(assets.disk_image_path().trim_start_matches('/'));
+    let path = assets.disk_image_path();
+    let url = spec
+        .distro
+        .talos()
+        .and_then(|talos| talos.factory.join(path.trim_start_matches('/')).ok());
     let short: String = assets.schematic.chars().take(16).collect();
     Image {
         file: format!("talos-{}-{short}-{}", versions.talos, assets.disk_image()),
@@ -123,8 +126,8 @@ fn cluster_input(spec: &Spec, versions: &Versions) -> Result<ClusterInput, Failu
         pod_subnets: vec![network.pods.to_string()],
         service_subnets: vec![network.services.to_string()],
         cni: match spec.cni {
-            Cni::Flannel => talos_config::generate::Cni::Flannel,
-            Cni::None => talos_config::generate::Cni::None,
+            Cni::Flannel | Cni::Canal => talos_config::generate::Cni::Flannel,
+            Cni::Cilium | Cni::None => talos_config::generate::Cni::None,
         },
         schedule_on_control_planes: spec.control_plane_workloads,
         kubernetes_sans: sans,
@@ -139,13 +142,11 @@ fn cluster_input(spec: &Spec, versions: &Versions) -> Result<ClusterInput, Failu
 }
 
 fn machine_input(spec: &Spec, versions: &Versions, machine: &Machine) -> MachineInput {
-    let DistroSpec::Talos(talos) = &spec.distro;
-    let factory = talos.factory.host_str().map_or_else(String::new, |host| {
-        talos
-            .factory
-            .port()
-            .map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+    let factory = spec.distro.talos().and_then(|talos| {
+        let (host, port) = (talos.factory.host_str()?, talos.factory.port());
+        Some(port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))
     });
+    let factory = factory.unwrap_or_default();
     let install = Install {
         disk: InstallDisk::Serial(SYSTEM_SERIAL.into()),
         image: assets(spec, versions).installer(&factory),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mainstay_plan::{Observed, largest_storage};
-use mainstay_spec::{DistroSpec, Hosts, Spec};
+use mainstay_spec::{Hosts, Spec};
 use pve_api::PveVersion;
 use pve_api::access::Permissions;
 use pve_api::privileges::{Grant, LOCAL_ZONE, Purpose, Scope, needed};
@@ -27,12 +27,7 @@ fn purposes(spec: &Spec, observed: Option<&Observed>) -> Vec<Purpose> {
     let pool = spec.datacenter.pool.as_ref().and_then(|pool| pool.as_str().parse().ok());
     let scope = pool.map_or(Scope::All, Scope::Pool);
     let mut purposes = vec![Purpose::Inventory, Purpose::Machines(scope.clone())];
-    let DistroSpec::Talos(talos) = &spec.distro;
-    if talos
-        .extensions
-        .iter()
-        .any(|extension| extension.as_str().ends_with("/qemu-guest-agent"))
-    {
+    if spec.distro.has_guest_agent() {
         purposes.push(Purpose::AgentAddresses(scope));
     }
     let disks = disk_storages(spec, observed);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
-use mainstay_spec::{Cni, DistroSpec, Machine, Network, Role, Spec, StorageNames, smbios_uuid};
+use mainstay_spec::{Cni, Machine, Network, Role, Spec, StorageNames, smbios_uuid};
 use semver::Version;
 use talos_config::versions::{RELEASES, Unsupported, check_pair};
 use uuid::Uuid;
@@ -98,17 +98,13 @@ impl Desired {
             }
         };
         let machines = spec.machines.iter().map(with_config).collect();
-        let DistroSpec::Talos(talos) = &spec.distro;
         let wish = Wish {
             versions: facts.versions,
             image: facts.image,
             network: spec.network.clone(),
             storage: spec.datacenter.storage.clone(),
             resource_pool: spec.datacenter.pool.as_ref().map(ToString::to_string),
-            agent: talos
-                .extensions
-                .iter()
-                .any(|extension| extension.as_str().ends_with("/qemu-guest-agent")),
+            agent: spec.distro.has_guest_agent(),
             cni: spec.cni,
             machines,
         };
@@ -251,7 +247,9 @@ pub fn running(observed: &Observed, cluster_id: Uuid) -> Option<Versions> {
 
 /// The versions to use: what the file says, else what runs, else the newest known.
 pub fn resolve(spec: &Spec, running: Option<&Versions>) -> Result<Versions, Unsupported> {
-    let DistroSpec::Talos(wish) = &spec.distro;
+    let Some(wish) = spec.distro.talos() else {
+        return Err(Unsupported::Malformed(format!("a version of {}", spec.distro.distro())));
+    };
     let known = RELEASES.iter().map(|release| &release.newest);
     let talos = wish.version.pick(running.map(|versions| &versions.talos), known);
     let talos = talos.ok_or_else(|| Unsupported::Malformed(wish.version.to_string()))?.clone();

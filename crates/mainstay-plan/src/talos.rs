@@ -167,7 +167,7 @@ impl<'a> Course<'_, 'a> {
     fn node_state(&self) -> NodeState {
         match self.wish.cni {
             Cni::None => NodeState::Registered,
-            Cni::Flannel => NodeState::Ready,
+            Cni::Flannel | Cni::Canal | Cni::Cilium => NodeState::Ready,
         }
     }
 

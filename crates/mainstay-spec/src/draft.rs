@@ -1,6 +1,8 @@
 //! `Draft`: the file as written. A value is read by the declaration of its key, with its place. What cannot be read was reported by
 //! `type_check`.
 
+use std::net::Ipv4Addr;
+
 use ipnet::Ipv4Net;
 use url::Url;
 
@@ -47,6 +49,8 @@ pub(crate) struct Draft<'n> {
     pub datacenter: Fields<'n>,
     pub network: Fields<'n>,
     pub talos: Fields<'n>,
+    /// `rke2` or `k3s`, whichever is the distribution.
+    pub rancher: Fields<'n>,
     /// Of the file, else of the environment.
     pub pve_endpoint: Given<Url>,
     /// The distributions that have a section, at the key of that section.
@@ -80,6 +84,11 @@ impl<'n> Draft<'n> {
             datacenter,
             network: file.section(&keys::NETWORK),
             talos: file.section(&keys::TALOS),
+            rancher: [&keys::RKE2, &keys::K3S]
+                .map(|key| file.section(key))
+                .into_iter()
+                .find(|section| section.at.is_some())
+                .unwrap_or_default(),
             distros: distros.into_iter().filter_map(named).collect(),
             pools: file.named(&keys::POOLS),
             machines: file.named(&keys::MACHINES),
@@ -103,14 +112,21 @@ impl<'n> Draft<'n> {
         self.distros.first().map_or(Distro::Talos, |distro| distro.value)
     }
 
-    /// The network of the pods. `None` if it cannot be read.
-    pub(crate) fn pods(&self) -> Option<Ipv4Net> {
-        self.network.or_default(&network::PODS)
+    /// The network of the pods. The default is the one of the distribution.
+    pub(crate) fn pods(&self) -> Ipv4Net {
+        let default = match self.distro() {
+            Distro::Talos => Ipv4Addr::new(10, 244, 0, 0),
+            Distro::Rke2 | Distro::K3s => Ipv4Addr::new(10, 42, 0, 0),
+        };
+        self.network.value(&network::PODS).unwrap_or(Ipv4Net::new_assert(default, 16))
     }
 
-    /// The network of the services. `None` if it cannot be read.
-    pub(crate) fn services(&self) -> Option<Ipv4Net> {
-        self.network.or_default(&network::SERVICES)
+    pub(crate) fn services(&self) -> Ipv4Net {
+        let default = match self.distro() {
+            Distro::Talos => Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 12),
+            Distro::Rke2 | Distro::K3s => Ipv4Net::new_assert(Ipv4Addr::new(10, 43, 0, 0), 16),
+        };
+        self.network.value(&network::SERVICES).unwrap_or(default)
     }
 
     /// Every patch that the file names.
@@ -178,7 +194,7 @@ impl<'n> DiskFields<'n> {
 }
 
 /// The keys of one section, or of one that is not there.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Fields<'n> {
     node: Option<&'n YamlNode>,
     /// The key of the section.
@@ -220,7 +236,7 @@ impl<'n> Fields<'n> {
     }
 
     /// The keys below a key, if it has any.
-    fn inner<T>(&self, key: &Key<T>) -> Self {
+    pub(crate) fn inner<T>(&self, key: &Key<T>) -> Self {
         let entry = self.entry(key);
         Self {
             node: entry.map(|entry| &entry.value),

@@ -184,6 +184,8 @@ pub(crate) enum ValueType {
     Named(&'static Naming, &'static Section),
     Labels,
     Either(&'static dyn AnyType, &'static dyn AnyType),
+    /// A section whose keys belong to another program.
+    Settings,
     /// Free-form: the schema belongs to another program.
     Anything,
 }
@@ -533,6 +535,32 @@ impl Type<Vec<(Spanned<String>, String)>> for Labels {
             Some((key, value.to_owned()))
         };
         Some(entries.iter().filter_map(label).collect())
+    }
+}
+
+/// A section whose keys belong to another program. `null` is a value there.
+pub(crate) struct Settings;
+
+/// The keys of such a section, in the order of the file.
+pub(crate) type SettingList = Vec<(Spanned<String>, serde_json::Value)>;
+
+impl AnyType for Settings {
+    fn value_type(&'static self) -> ValueType {
+        ValueType::Settings
+    }
+}
+
+impl Type<SettingList> for Settings {
+    fn read(&self, node: &YamlNode) -> Option<SettingList> {
+        let Value::Map(entries) = &node.value else { return None };
+        let setting = |entry: &tree::YamlEntry| {
+            let key = Spanned {
+                value: entry.key.clone(),
+                span: entry.key_span,
+            };
+            (key, entry.value.to_json())
+        };
+        Some(entries.iter().map(setting).collect())
     }
 }
 

@@ -23,6 +23,9 @@ mod tree;
 mod type_check;
 mod value;
 
+#[cfg(test)]
+mod later_tests;
+
 pub mod reference;
 pub mod report;
 pub mod schema;
@@ -31,10 +34,10 @@ pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use identity::{default_mac, default_vmids, smbios_uuid};
 pub use source::{Source, Span};
 pub use spec::{
-    ApiEndpoint, Bridge, ClusterName, Cni, Datacenter, Disk, DiskCache, DiskOptions, Distro, DistroSpec, EndpointBy, Extension,
-    ExtraDisk, FileRef, Firmware, HostName, Hosts, Jump, Machine, MachineName, NamePattern, Network, Pool, PoolName, Provision,
-    PveTrust, ResourcePool, Role, ScsiController, Shape, Spec, StorageId, StorageNames, Tag, Taint, TaintEffect, TalosSpec,
-    VersionWish,
+    ApiEndpoint, ArtifactDelivery, Bridge, CloudImage, ClusterName, Cni, Datacenter, Disk, DiskCache, DiskOptions, Distro,
+    DistroSpec, EndpointBy, Extension, ExtraDisk, FileRef, Firmware, HostName, Hosts, ImageSource, Jump, Machine, MachineName,
+    NamePattern, Network, Pool, PoolName, Provision, PveTrust, RancherSpec, ResourcePool, Role, ScsiController, Shape, Spec,
+    StorageId, StorageNames, Tag, Taint, TaintEffect, TalosSpec, VersionWish,
 };
 pub use value::{Gib, Mac, Mib};
 

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::spec::{Cni, Disk, DistroSpec, EndpointBy, Hosts, Machine, Network, Pool, PveTrust, Role, Spec, VersionWish};
+use crate::spec::{
+    ArtifactDelivery, Disk, DistroSpec, EndpointBy, Hosts, ImageSource, Machine, Network, Pool, PveTrust, RancherSpec, Role,
+    Spec, TalosSpec, VersionWish,
+};
 
 impl Spec {
     /// The file in full: no default is left to the reader. Files that it names are named, not included.
@@ -23,18 +26,17 @@ impl Spec {
         if self.endpoint.by == EndpointBy::Given {
             set("endpoint", json!(self.endpoint.url()));
         }
-        let DistroSpec::Talos(talos) = &self.distro;
-        let extensions: Vec<&str> = talos.extensions.iter().map(AsRef::as_ref).collect();
-        let patches: Vec<&str> = talos.patches.iter().map(|patch| patch.path.as_str()).collect();
-        let mut section = json!({ "extensions": extensions, "patches": patches, "factory": talos.factory.as_str() });
-        version(&mut section, "version", &talos.version);
-        set("talos", section);
+        let section = match &self.distro {
+            DistroSpec::Talos(talos) => talos_section(talos),
+            DistroSpec::Rancher(rancher) => rancher_section(rancher),
+        };
+        set(self.distro.distro().as_str(), section);
         let mut top = json!({});
         version(&mut top, "kubernetes", &self.kubernetes);
         if let Some(kubernetes) = top.get("kubernetes") {
             set("kubernetes", kubernetes.clone());
         }
-        set("cni", json!(if self.cni == Cni::None { "none" } else { "flannel" }));
+        set("cni", json!(self.cni.as_str()));
         set("provision", json!("import"));
         set("protect", json!(self.protect));
         set("control-plane-workloads", json!(self.control_plane_workloads));
@@ -92,13 +94,8 @@ impl Spec {
     }
 
     fn machine_section(&self, machine: &Machine) -> Value {
-        let DistroSpec::Talos(talos) = &self.distro;
-        let patches: Vec<&str> = machine
-            .patches
-            .iter()
-            .skip(talos.patches.len())
-            .map(|patch| patch.path.as_str())
-            .collect();
+        let common = self.distro.talos().map_or(0, |talos| talos.patches.len());
+        let patches: Vec<&str> = machine.patches.iter().skip(common).map(|patch| patch.path.as_str()).collect();
         let taints: Vec<String> = machine.taints.iter().map(ToString::to_string).collect();
         let tags: Vec<&str> = machine.tags.iter().map(AsRef::as_ref).collect();
         let labels: BTreeMap<&str, &str> = machine
@@ -133,6 +130,38 @@ impl Spec {
         }
         section
     }
+}
+
+fn talos_section(talos: &TalosSpec) -> Value {
+    let extensions: Vec<&str> = talos.extensions.iter().map(AsRef::as_ref).collect();
+    let patches: Vec<&str> = talos.patches.iter().map(|patch| patch.path.as_str()).collect();
+    let mut section = json!({ "extensions": extensions, "patches": patches, "factory": talos.factory.as_str() });
+    version(&mut section, "version", &talos.version);
+    section
+}
+
+fn rancher_section(rancher: &RancherSpec) -> Value {
+    let artifact = match rancher.artifact {
+        ArtifactDelivery::Fetch => "fetch",
+        ArtifactDelivery::Push => "push",
+    };
+    let image = match &rancher.image {
+        ImageSource::Known(image) => json!(image.as_str()),
+        // Whether the system is known was checked when the file was read.
+        ImageSource::File { url, checksum } => {
+            json!({ "url": url.as_str(), "checksum": checksum.to_string(), "unchecked": true })
+        }
+    };
+    let mut section = json!({
+        "image": image, "artifact": artifact, "config": rancher.config, "ssh-keys": rancher.ssh_keys,
+    });
+    if let Some(version) = rancher.version {
+        section["version"] = json!(version.to_string());
+    }
+    if let Some(mirror) = &rancher.mirror {
+        section["mirror"] = json!(mirror.as_str());
+    }
+    section
 }
 
 fn version(section: &mut Value, key: &str, wish: &VersionWish) {

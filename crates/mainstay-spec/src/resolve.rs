@@ -4,21 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::draft::{DiskFields, Draft, Fields, NamedFields};
-use crate::key::Key;
+use crate::key::{Key, SettingList, ShortOrLong};
 use crate::keys::{self, datacenter, distro, network, pool, shape};
 use crate::roster::{RosterEntry, names_of};
 use crate::source::Spanned;
 use crate::spec::{
-    ApiEndpoint, Bridge, ClusterName, Datacenter, Disk, DiskOptions, DistroSpec, EndpointBy, Extension, ExtraDisk, FileRef,
-    HostName, Hosts, Machine, MachineName, Network, Pool, PoolName, Provision, PveTrust, ResourcePool, Role, Shape, Spec,
-    StorageId, StorageNames, Tag, TalosSpec, VersionWish,
+    ApiEndpoint, Bridge, ClusterName, Cni, Datacenter, Disk, DiskOptions, Distro, DistroSpec, EndpointBy, Extension, ExtraDisk,
+    FileRef, HostName, Hosts, ImageSource, Machine, MachineName, Network, Pool, PoolName, Provision, PveTrust, RancherSpec,
+    ResourcePool, Role, Shape, Spec, StorageId, StorageNames, Tag, TalosSpec, VersionWish,
 };
 use crate::value::Gib;
 
-fn system_disk(role: Role) -> Gib {
-    match role {
-        Role::ControlPlane => Gib(40),
-        Role::Worker => Gib(60),
+fn system_disk(distro: Distro, role: Role) -> Gib {
+    match (distro, role) {
+        (Distro::Talos, Role::ControlPlane) => Gib(40),
+        (Distro::Talos, Role::Worker) => Gib(60),
+        (Distro::Rke2 | Distro::K3s, Role::ControlPlane) => Gib(50),
+        (Distro::Rke2 | Distro::K3s, Role::Worker) => Gib(100),
     }
 }
 
@@ -29,7 +31,10 @@ pub(crate) fn resolve(draft: &Draft<'_>, roster: &[RosterEntry<'_>], texts: &BTr
     let mut machines = Vec::with_capacity(roster.len());
     for members in roster.chunk_by(|one, other| std::ptr::eq(one.pool, other.pool)) {
         // The pool is read once, however many machines it has.
-        let base = shape(&members[0].pool.fields, &default_shape(members[0].pool.role())?)?;
+        let base = shape(
+            &members[0].pool.fields,
+            &default_shape(draft.distro(), members[0].pool.role())?,
+        )?;
         for member in members {
             machines.push(machine(draft, member, &base, &files)?);
         }
@@ -42,9 +47,9 @@ pub(crate) fn resolve(draft: &Draft<'_>, roster: &[RosterEntry<'_>], texts: &BTr
         datacenter: datacenter(draft, &files)?,
         endpoint: endpoint(draft, &network, &machines)?,
         network,
-        distro: DistroSpec::Talos(talos(&draft.talos, &files)?),
+        distro: distro_spec(draft, &files)?,
         kubernetes: wish(&draft.file, &keys::KUBERNETES),
-        cni: draft.file.or_default(&keys::CNI)?,
+        cni: draft.file.value(&keys::CNI).unwrap_or(Cni::default_of(draft.distro())),
         provision: Provision::Import,
         protect: draft.file.or_default(&keys::PROTECT)?,
         control_plane_workloads: draft.file.value(&keys::CONTROL_PLANE_WORKLOADS).unwrap_or(!workers),
@@ -75,6 +80,37 @@ impl Files<'_> {
 
 fn wish(fields: &Fields<'_>, key: &Key<VersionWish>) -> VersionWish {
     fields.value(key).unwrap_or(VersionWish::Any)
+}
+
+fn distro_spec(draft: &Draft<'_>, files: &Files<'_>) -> Option<DistroSpec> {
+    let (distro, version) = match draft.distro() {
+        Distro::Talos => return talos(&draft.talos, files).map(DistroSpec::Talos),
+        Distro::Rke2 => (rancher_config::Distro::Rke2, &distro::RKE2_VERSION),
+        Distro::K3s => (rancher_config::Distro::K3s, &distro::K3S_VERSION),
+    };
+    let fields = &draft.rancher;
+    let image = match fields.or_default(&distro::IMAGE)? {
+        ShortOrLong::Short(image) => ImageSource::Known(image),
+        ShortOrLong::Long => ImageSource::File {
+            url: fields.inner(&distro::IMAGE).value(&distro::IMAGE_URL)?,
+            checksum: fields.inner(&distro::IMAGE).value(&distro::IMAGE_CHECKSUM)?,
+        },
+    };
+    Some(DistroSpec::Rancher(RancherSpec {
+        distro,
+        version: fields.value(version),
+        image,
+        mirror: fields.value(&distro::MIRROR),
+        artifact: fields.or_default(&distro::ARTIFACT)?,
+        config: settings(fields, &distro::CONFIG),
+        ssh_keys: fields.items(&distro::SSH_KEYS).into_iter().map(|key| key.value).collect(),
+    }))
+}
+
+/// Settings of another program, as that program gets them.
+fn settings(fields: &Fields<'_>, key: &Key<SettingList>) -> serde_json::Map<String, serde_json::Value> {
+    let settings = fields.value(key).unwrap_or_default();
+    settings.into_iter().map(|(key, value)| (key.value, value)).collect()
 }
 
 fn talos(fields: &Fields<'_>, files: &Files<'_>) -> Option<TalosSpec> {
@@ -121,8 +157,8 @@ fn network(draft: &Draft<'_>) -> Option<Network> {
         vlan: fields.value(&network::VLAN).and_then(|vlan| u16::try_from(vlan).ok()),
         dns: dns.readable.into_iter().map(|server| server.value).collect(),
         vip: fields.value(&network::VIP),
-        pods: draft.pods()?,
-        services: draft.services()?,
+        pods: draft.pods(),
+        services: draft.services(),
     })
 }
 
@@ -201,13 +237,13 @@ fn hosts(pool: &Fields<'_>, own: Option<&Fields<'_>>) -> Hosts {
 }
 
 /// The hardware of a pool that says nothing about it.
-fn default_shape(role: Role) -> Option<Shape> {
+fn default_shape(distro: Distro, role: Role) -> Option<Shape> {
     Some(Shape {
         cpu: shape::CPU.default_value()?,
         cpu_type: shape::CPU_TYPE.default_value()?,
         memory: shape::MEMORY.default_value()?,
         disk: Disk {
-            size: system_disk(role),
+            size: system_disk(distro, role),
             storage: None,
             options: default_options()?,
         },

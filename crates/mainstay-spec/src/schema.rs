@@ -68,6 +68,7 @@ fn type_schema(value_type: ValueType) -> Map<String, Value> {
             "additionalProperties": { "type": ["string", "number", "boolean", "null"] },
         }),
         ValueType::Either(one, other) => json!({ "anyOf": [type_schema(one.value_type()), type_schema(other.value_type())] }),
+        ValueType::Settings => json!({ "type": "object" }),
         ValueType::Anything => json!({}),
     };
     if let Value::Object(map) = schema { map } else { Map::new() }

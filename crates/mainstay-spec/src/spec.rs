@@ -236,6 +236,100 @@ impl fmt::Display for Distro {
 #[derive(Debug, Clone, PartialEq)]
 pub enum DistroSpec {
     Talos(TalosSpec),
+    /// RKE2 or k3s on a cloud image.
+    Rancher(RancherSpec),
+}
+
+impl DistroSpec {
+    pub fn distro(&self) -> Distro {
+        match self {
+            Self::Talos(_) => Distro::Talos,
+            Self::Rancher(rancher) => match rancher.distro {
+                rancher_config::Distro::Rke2 => Distro::Rke2,
+                rancher_config::Distro::K3s => Distro::K3s,
+            },
+        }
+    }
+
+    pub fn talos(&self) -> Option<&TalosSpec> {
+        if let Self::Talos(talos) = self { Some(talos) } else { None }
+    }
+
+    /// Whether QEMU's guest agent runs in the machines. On cloud images mainstay installs it.
+    pub fn has_guest_agent(&self) -> bool {
+        match self {
+            Self::Talos(talos) => talos
+                .extensions
+                .iter()
+                .any(|extension| extension.as_str().ends_with("/qemu-guest-agent")),
+            Self::Rancher(_) => true,
+        }
+    }
+
+    pub fn rancher(&self) -> Option<&RancherSpec> {
+        if let Self::Rancher(rancher) = self {
+            Some(rancher)
+        } else {
+            None
+        }
+    }
+}
+
+/// `rke2` or `k3s` of the file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RancherSpec {
+    pub distro: rancher_config::Distro,
+    /// `None`: what the cluster runs, else the newest known. A channel is resolved once and pinned in `cluster.lock.yaml`.
+    pub version: Option<rancher_config::VersionRequest>,
+    pub image: ImageSource,
+    /// `None`: the releases on GitHub.
+    pub mirror: Option<Url>,
+    pub artifact: ArtifactDelivery,
+    /// Further keys of config.yaml, checked by [`rancher_config::config::check_extra`].
+    pub config: serde_json::Map<String, serde_json::Value>,
+    /// Lines of authorized_keys.
+    pub ssh_keys: Vec<String>,
+}
+
+/// Where a cloud image comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ImageSource {
+    /// The newest dated release of the publisher, pinned in `cluster.lock.yaml`.
+    Known(CloudImage),
+    File {
+        url: Url,
+        checksum: rancher_config::Checksum,
+    },
+}
+
+/// A cloud image that is known to work with PVE's cloud-init drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloudImage {
+    Ubuntu2204,
+    Ubuntu2404,
+    Debian12,
+    Debian13,
+}
+
+impl CloudImage {
+    /// Its name in cluster.yaml and in the table of [`rancher_config::os_image`].
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ubuntu2204 => "ubuntu-22.04",
+            Self::Ubuntu2404 => "ubuntu-24.04",
+            Self::Debian12 => "debian-12",
+            Self::Debian13 => "debian-13",
+        }
+    }
+}
+
+/// How the release gets into a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArtifactDelivery {
+    /// The machine downloads it.
+    Fetch,
+    /// mainstay copies it over SSH.
+    Push,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -290,9 +384,33 @@ impl fmt::Display for VersionWish {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cni {
+    /// Of Talos and k3s.
     Flannel,
-    /// Somebody else's job: nodes are expected NotReady.
+    /// Of RKE2.
+    Canal,
+    /// On Talos and k3s an add-on; RKE2 packages it.
+    Cilium,
+    /// The user installs one: nodes are expected NotReady.
     None,
+}
+
+impl Cni {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Flannel => "flannel",
+            Self::Canal => "canal",
+            Self::Cilium => "cilium",
+            Self::None => "none",
+        }
+    }
+
+    /// What a distribution runs unless the file says otherwise.
+    pub fn default_of(distro: Distro) -> Self {
+        match distro {
+            Distro::Talos | Distro::K3s => Self::Flannel,
+            Distro::Rke2 => Self::Canal,
+        }
+    }
 }
 
 /// How a machine gets its disk.

@@ -85,6 +85,29 @@ impl YamlNode {
         }
     }
 
+    /// The value as another program reads it, by YAML's core schema.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        use serde_json::Value as Json;
+        let text = self.text().unwrap_or_default();
+        match self.kind() {
+            YamlKind::Nothing => Json::Null,
+            YamlKind::Flag => Json::Bool(text.eq_ignore_ascii_case("true")),
+            YamlKind::Integer => integer(text).unwrap_or_else(|| Json::from(text)),
+            // JSON has neither infinity nor NaN, so these stay what they look like.
+            YamlKind::Float => text
+                .parse()
+                .ok()
+                .and_then(serde_json::Number::from_f64)
+                .map_or_else(|| Json::from(text), Json::Number),
+            YamlKind::Text => Json::from(text),
+            YamlKind::List => self.items().iter().map(Self::to_json).collect(),
+            YamlKind::Map => {
+                let entry = |entry: &YamlEntry| (entry.key.clone(), entry.value.to_json());
+                Json::Object(self.entries().iter().map(entry).collect())
+            }
+        }
+    }
+
     pub(crate) fn entry(&self, key: &str) -> Option<&YamlEntry> {
         self.entries().iter().find(|entry| entry.key == key)
     }
@@ -121,6 +144,17 @@ fn plain_kind(text: &str) -> YamlKind {
         _ if is_float(text) => YamlKind::Float,
         _ => YamlKind::Text,
     }
+}
+
+/// An integer of YAML's core schema, unless it is too large.
+fn integer(text: &str) -> Option<serde_json::Value> {
+    let unsigned = match (text.strip_prefix("0x"), text.strip_prefix("0o")) {
+        (Some(hex), _) => u64::from_str_radix(hex, 16).ok(),
+        (_, Some(octal)) => u64::from_str_radix(octal, 8).ok(),
+        _ => text.strip_prefix('+').unwrap_or(text).parse().ok(),
+    };
+    let signed = || text.parse::<i64>().ok().map(serde_json::Value::from);
+    unsigned.map(serde_json::Value::from).or_else(signed)
 }
 
 fn is_integer(text: &str) -> bool {
@@ -492,6 +526,15 @@ mod tests {
             Nothing, Flag, Integer, Integer, Integer, Float, Text, Text, Text, Float, Float, Text, Text, Text, Integer, Text,
         ];
         assert_eq!(sorts, expected);
+    }
+
+    #[test]
+    fn settings_of_another_program_keep_their_types() {
+        let text = "{a: 1, b: -2, c: 0x10, d: 1.5, e: \"1\", f: [true, ~], g: {h: x}, i: .inf, j: 99999999999999999999}";
+        let expected = serde_json::json!({
+            "a": 1, "b": -2, "c": 16, "d": 1.5, "e": "1", "f": [true, null], "g": { "h": "x" }, "i": ".inf", "j": "99999999999999999999",
+        });
+        assert_eq!(read(text).to_json(), expected);
     }
 
     #[test]

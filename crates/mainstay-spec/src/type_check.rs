@@ -103,7 +103,8 @@ impl TypeChecker<'_> {
             ValueType::Section(section) if node.kind() == YamlKind::Map => self.section(node, section, place),
             ValueType::Named(naming, section) if node.kind() == YamlKind::Map => self.named(node, naming, section),
             ValueType::Labels if node.kind() == YamlKind::Map => self.labels(node),
-            ValueType::Section(_) | ValueType::Named(..) | ValueType::Labels => {
+            ValueType::Settings if node.kind() == YamlKind::Map => {}
+            ValueType::Section(_) | ValueType::Named(..) | ValueType::Labels | ValueType::Settings => {
                 self.faults.push(wrong_kind(node, value_type, place));
             }
             ValueType::Either(one, other) => match [one, other]
@@ -274,7 +275,7 @@ fn fits(kind: YamlKind, value_type: ValueType) -> bool {
         ValueType::Word(word) => takes(word, kind),
         ValueType::Name(_) | ValueType::Choice(_) => kind == YamlKind::Text,
         ValueType::List(_) => kind == YamlKind::List,
-        ValueType::Section(_) | ValueType::Named(..) | ValueType::Labels => kind == YamlKind::Map,
+        ValueType::Section(_) | ValueType::Named(..) | ValueType::Labels | ValueType::Settings => kind == YamlKind::Map,
         ValueType::Either(one, other) => fits(kind, one.value_type()) || fits(kind, other.value_type()),
         ValueType::Anything => true,
     }
@@ -307,6 +308,7 @@ pub(crate) fn expectation(value_type: ValueType) -> String {
         ),
         ValueType::Labels => "keys and values of labels".to_owned(),
         ValueType::Either(one, other) => format!("{}, or {}", expectation(one.value_type()), expectation(other.value_type())),
+        ValueType::Settings => "a section with settings of its own".to_owned(),
         ValueType::Anything => "settings of its own".to_owned(),
     }
 }

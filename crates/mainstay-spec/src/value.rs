@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::Ipv4Net;
+use rancher_config::{Checksum, MirrorError, ReleaseError, VersionError, VersionRequest};
 use semver::Version;
 use url::Url;
 
@@ -154,19 +155,117 @@ fn number(text: &str) -> Option<u64> {
     if canonical { text.parse().ok() } else { None }
 }
 
-/// `1.34.2+rke2r1` or `1.34.2+k3s1`, as the releases are called.
-pub(crate) fn rancher_version(text: &str) -> Read<Version> {
-    let parsed = Version::parse(text.strip_prefix('v').unwrap_or(text)).ok();
+pub(crate) fn rke2_version(text: &str) -> Read<VersionRequest> {
+    rancher_version(rancher_config::Distro::Rke2, text)
+}
+
+pub(crate) fn k3s_version(text: &str) -> Read<VersionRequest> {
+    rancher_version(rancher_config::Distro::K3s, text)
+}
+
+/// `1.36.3+rke2r1` exactly, `1.36` for its newest known release, `stable` or `latest`.
+fn rancher_version(distro: rancher_config::Distro, text: &str) -> Read<VersionRequest> {
+    let newest = rancher_config::newest(distro);
+    let exact = newest.to_string().trim_start_matches('v').to_owned();
+    let minor = format!("1.{}", newest.minor());
+    let help = format!("write {exact} for exactly this release, {minor} for the newest known release of {minor}, or stable.");
+    VersionRequest::parse(distro, text).map_err(|error| match error {
+        ReleaseError::UnknownMinor {
+            minor, oldest, newest, ..
+        } => ValueError::new(
+            format!("names Kubernetes 1.{minor}, which is not supported"),
+            format!("known are 1.{oldest} to 1.{newest}"),
+        )
+        .why(format!(
+            "this version of mainstay installs {distro} 1.{oldest} to 1.{newest}."
+        ))
+        .help(help),
+        ReleaseError::Version(VersionError::PreRelease(_)) => {
+            ValueError::new(format!("is a pre-release: {}", quote(text)), "not a release")
+                .why(format!("only releases of {distro} are installed."))
+                .help(help)
+        }
+        ReleaseError::Version(VersionError::OtherDistro { seen, .. }) => ValueError::new(
+            format!("is a release of {seen}: {}", quote(text)),
+            format!("not one of {distro}"),
+        )
+        .why(format!("this section installs {distro}."))
+        .help(help),
+        ReleaseError::Version(VersionError::Malformed { .. }) | ReleaseError::Downgrade { .. } => ValueError::new(
+            format!("is not a release: {}", quote(text)),
+            format!("expected something like {exact}"),
+        )
+        .why(format!(
+            "a release of {distro} names the Kubernetes version and, after `+`, its own revision of it."
+        ))
+        .help(help),
+    })
+}
+
+/// Where release artifacts are fetched from instead of GitHub. Their checksums are verified, so plain HTTP is allowed.
+pub(crate) fn mirror(text: &str) -> Read<Url> {
+    let wrong = |label: &str| {
+        ValueError::new(format!("is not the address of a mirror: {}", quote(text)), label)
+            .why("files are fetched from `<mirror>/<release>/<file>`, as from the releases on GitHub.")
+            .help("write it like https://mirror.lan/rke2, without user, password or query.")
+    };
+    let url = Url::parse(text).map_err(|_| wrong("expected https://host/path"))?;
+    match rancher_config::ArtifactSource::mirror(&url) {
+        Ok(_) => Ok(url),
+        Err(MirrorError::Scheme(_)) => Err(wrong("neither https nor http")),
+        Err(MirrorError::Credentials) => Err(wrong("a user or password in the URL")),
+        Err(MirrorError::Query) => Err(wrong("a query or fragment in the URL")),
+    }
+}
+
+/// A disk image that PVE downloads.
+pub(crate) fn image_url(text: &str) -> Read<Url> {
+    let wrong = |label: &str| {
+        ValueError::new(format!("is not the address of an image: {}", quote(text)), label)
+            .why("PVE downloads the file itself and verifies its checksum.")
+            .help("write it like https://mirror.lan/noble-server-cloudimg-amd64.img.")
+    };
+    let url = Url::parse(text).map_err(|_| wrong("expected https://host/file"))?;
+    if !matches!(url.scheme(), "https" | "http") {
+        return Err(wrong("neither https nor http"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong("a user or password in the URL"));
+    }
+    match rancher_config::refused_image(&url) {
+        None => Ok(url),
+        Some(refusal) => Err(ValueError::new("names an image that cannot be used", "not this image")
+            .why(format!("{refusal}."))
+            .help("use `image: ubuntu-24.04` or `image: debian-13`, or a file of these systems.")),
+    }
+}
+
+/// `sha256:…`, `sha512:…`, or the digits alone.
+pub(crate) fn checksum(text: &str) -> Read<Checksum> {
+    let (algorithm, digits) = text
+        .split_once(':')
+        .map_or((None, text), |(name, digits)| (Some(name), digits));
+    let parsed = Checksum::parse(digits).ok();
     parsed
-        .filter(|version| version.build.starts_with("rke2r") || version.build.starts_with("k3s"))
+        .filter(|checksum| algorithm.is_none_or(|name| name == checksum.algorithm()))
         .ok_or_else(|| {
-            ValueError::new(
-                format!("is not a release: {}", quote(text)),
-                "expected something like 1.34.2+rke2r1",
-            )
-            .why("RKE2 and k3s releases name the Kubernetes version and, after `+`, their own revision of it.")
-            .help("write it as the release is called, for example 1.34.2+rke2r1 or 1.34.2+k3s1.")
+            ValueError::new("is not a SHA-256 or SHA-512 checksum", "expected 64 or 128 hex digits")
+                .why("PVE verifies the file against it before the image is used.")
+                .help("copy it from the publisher's SHA256SUMS or SHA512SUMS, like sha256:0123….")
         })
+}
+
+/// A public key as in `authorized_keys`.
+pub(crate) fn ssh_key(text: &str) -> Read<String> {
+    let key = text.trim().to_owned();
+    match rancher_config::authorized_keys("", std::slice::from_ref(&key)) {
+        Ok(_) => Ok(key),
+        Err(_) => Err(
+            ValueError::new("is not an SSH public key", "expected a line like ssh-ed25519 AAAA…")
+                .why("it becomes a line of authorized_keys on every machine.")
+                .help("copy a .pub file, for example ~/.ssh/id_ed25519.pub; a private key never belongs here."),
+        ),
+    }
 }
 
 pub(crate) fn ipv4(text: &str) -> Read<Ipv4Addr> {

@@ -1,8 +1,8 @@
 //! What a good file means.
 
 use mainstay_spec::{
-    Checked, Cni, DistroSpec, EndpointBy, Environment, Firmware, Gib, Hosts, Mib, PveTrust, Role, ScsiController, Spec,
-    VersionWish, load, smbios_uuid,
+    Checked, Cni, EndpointBy, Environment, Firmware, Gib, Hosts, Mib, PveTrust, Role, ScsiController, Spec, VersionWish, load,
+    smbios_uuid,
 };
 use semver::Version;
 
@@ -76,7 +76,7 @@ fn what_is_left_out_has_its_default() {
         (spec.cni, spec.protect, &spec.kubernetes),
         (Cni::Flannel, false, &VersionWish::Any)
     );
-    let DistroSpec::Talos(talos) = &spec.distro;
+    let talos = spec.distro.talos().unwrap();
     assert_eq!(
         (talos.factory.as_str(), &talos.version),
         ("https://factory.talos.dev/", &VersionWish::Any)
@@ -112,7 +112,7 @@ fn the_whole_file_is_read() {
         (spec.endpoint.url().as_str(), spec.endpoint.by),
         ("https://k8s.example:6443", EndpointBy::Given)
     );
-    let DistroSpec::Talos(talos) = &spec.distro;
+    let talos = spec.distro.talos().unwrap();
     let extensions: Vec<&str> = talos.extensions.iter().map(AsRef::as_ref).collect();
     assert_eq!(extensions, ["siderolabs/qemu-guest-agent", "siderolabs/tailscale"]);
     let identities: Vec<String> = spec

@@ -9,7 +9,7 @@ use mainstay_net::{
     Detour, Dialer, Entropy, Env, Fingerprint, Jump, JumpAddress, KnownHosts, Login as SshLogin, Routes, Secret, Target, Tcp,
     Trust, Wall, dial_within,
 };
-use mainstay_spec::{Checked, DistroSpec, Environment, PveTrust, Spec};
+use mainstay_spec::{Checked, Environment, PveTrust, Spec};
 use pve_api::{Client, ClientOptions, Endpoint, Login};
 use sops_file::{CreationRules, Identity, Rule};
 use talos_api::Factory;
@@ -232,7 +232,10 @@ impl Session {
     /// Everything that a run talks to.
     pub fn site(&self, secrets: Option<&Secrets>, events: &Events) -> Result<Site, Problem> {
         let keys = secrets.map(|secrets| self.keys(secrets)).transpose()?;
-        let DistroSpec::Talos(talos) = &self.spec().distro;
+        let distro = &self.spec().distro;
+        let talos = distro
+            .talos()
+            .ok_or_else(|| Problem::plain(format!("{} is not supported by this version", distro.distro())))?;
         let trust = if talos.factory.scheme() == "http" {
             Trust::Plain
         } else {

@@ -126,7 +126,9 @@ impl Stage {
         match mainstay_spec::load(text, "cluster.yaml", &environment, &|_| None) {
             Ok(checked) => {
                 let mut spec = checked.spec;
-                let DistroSpec::Talos(talos) = &mut spec.distro;
+                let DistroSpec::Talos(talos) = &mut spec.distro else {
+                    panic!("{text}")
+                };
                 talos.factory = self.world.factory_url().parse().expect("a URL");
                 spec
             }
@@ -169,7 +171,7 @@ impl Stage {
     }
 
     pub fn site(&self, spec: &Spec) -> Site {
-        let DistroSpec::Talos(talos) = &spec.distro;
+        let talos = spec.distro.talos().expect("a Talos cluster");
         let factory = Factory::new(&self.env, &talos.factory, &Trust::Plain).expect("a factory");
         let disk: Arc<dyn Disk> = self.disk.clone();
         let journal = Journal::open(disk, "state".as_ref(), derive::cluster_id(&self.secrets), Events::unheard());

@@ -6,7 +6,7 @@ use crate::draft::{Draft, NamedFields};
 use crate::keys::{self, network, pool};
 use crate::roster::{MACHINES_MAX, RosterEntry};
 use crate::source::Span;
-use crate::spec::{Distro, Role};
+use crate::spec::Role;
 
 pub(crate) fn check(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
     too_many(draft, faults);
@@ -119,10 +119,10 @@ fn no_endpoint(pools: &[&NamedFields<'_>], total: u32) -> Diagnostic {
 
 /// Every node takes a /24 of the pod network; a node without one never becomes Ready.
 fn pods_for_all(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
-    let Some(pods) = draft.pods() else { return };
+    let pods = draft.pods();
     let room = 1u64 << (24u8.saturating_sub(pods.prefix_len()));
     let machines = roster.len() as u64;
-    if draft.distro() != Distro::Talos || pods.prefix_len() > 24 || machines <= room {
+    if pods.prefix_len() > 24 || machines <= room {
         return;
     }
     let largest = draft

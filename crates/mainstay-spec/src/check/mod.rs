@@ -8,6 +8,7 @@ pub(crate) mod hardware;
 pub(crate) mod names;
 pub(crate) mod network;
 pub(crate) mod nodes;
+pub(crate) mod rancher;
 pub(crate) mod versions;
 pub(crate) mod vmids;
 
@@ -24,6 +25,7 @@ pub(crate) fn all(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Ve
     versions::check(draft, faults);
     hardware::check(draft, roster, faults);
     nodes::check(draft, faults);
+    rancher::check(draft, faults);
 }
 
 /// "1 machine", "2 machines", "3 addresses".

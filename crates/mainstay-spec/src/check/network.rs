@@ -151,18 +151,15 @@ fn endpoint_is_loopback(draft: &Draft<'_>) -> bool {
 }
 
 fn overlaps(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
-    let (Some(pods), Some(services)) = (draft.pods(), draft.services()) else {
-        return;
-    };
     let network = &draft.network;
     let pods = Part {
         name: "pods",
-        net: pods,
+        net: draft.pods(),
         given: network.spanned(&PODS).map(|given| given.span),
     };
     let services = Part {
         name: "services",
-        net: services,
+        net: draft.services(),
         given: network.spanned(&SERVICES).map(|given| given.span),
     };
     if let Some(cidr) = network.spanned(&CIDR) {
@@ -223,8 +220,7 @@ fn free_network(draft: &Draft<'_>, prefix: u8) -> Option<Ipv4Net> {
         .network
         .value(&CIDR)
         .into_iter()
-        .chain(draft.pods())
-        .chain(draft.services())
+        .chain([draft.pods(), draft.services()])
         .collect();
     let private = [
         Ipv4Net::new(Ipv4Addr::new(172, 16, 0, 0), 12),

@@ -41,10 +41,10 @@ pub(crate) static ENDPOINT: Key<Url> = Key::new(
 )
 .default("https://VIP:6443");
 pub(crate) static TALOS: Key<Inside> = Key::new("talos", &distro::TALOS, "Talos Linux on the machines. The default.");
-pub(crate) static RKE2: Key<Inside> = Key::new("rke2", &distro::RANCHER, "RKE2 on a cloud image, instead of Talos.").later();
+pub(crate) static RKE2: Key<Inside> = Key::new("rke2", &distro::RKE2, "RKE2 on a cloud image, instead of Talos.").later();
 pub(crate) static K3S: Key<Inside> = Key::new(
     "k3s",
-    &distro::RANCHER,
+    &distro::K3S,
     "The k3s distribution on a cloud image, instead of Talos.",
 )
 .later();
@@ -60,11 +60,12 @@ pub(crate) static CNI: Key<Cni> = Key::new(
     &Choices(&[
         Choice::now("flannel", Cni::Flannel),
         Choice::now("none", Cni::None),
-        Choice::later("cilium", Cni::None),
+        Choice::later("canal", Cni::Canal),
+        Choice::later("cilium", Cni::Cilium),
     ]),
     "The pod network. With `none` nodes are expected NotReady until you install one.",
 )
-.default("flannel");
+.default("flannel, with RKE2 canal");
 static PROVISION: Key<()> = Key::new(
     "provision",
     &Choices(&[Choice::now("import", ()), Choice::later("clone", ())]),
@@ -198,6 +199,7 @@ fn walk_type(value_type: ValueType, path: &str, visit: &mut dyn FnMut(&str, KeyI
         | ValueType::Name(_)
         | ValueType::Choice(_)
         | ValueType::Labels
+        | ValueType::Settings
         | ValueType::Anything => {}
     }
 }

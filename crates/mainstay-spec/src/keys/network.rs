@@ -28,10 +28,10 @@ pub(crate) static VIP: Key<Ipv4Addr> = Key::new(
     "Address of the Kubernetes API, held by one control plane at a time. Needed above one control plane unless there is an `endpoint`.",
 );
 pub(crate) static PODS: Key<Ipv4Net> = Key::new("pods", &words::CIDR, "Network of the pods; each node takes a /24 of it.")
-    .default("10.244.0.0/16")
+    .default("10.244.0.0/16, with RKE2 and k3s 10.42.0.0/16")
     .also(&["pod-cidr", "pod_cidr", "podSubnets"]);
 pub(crate) static SERVICES: Key<Ipv4Net> = Key::new("services", &words::CIDR, "Network of the services.")
-    .default("10.96.0.0/12")
+    .default("10.96.0.0/12, with RKE2 and k3s 10.43.0.0/16")
     .also(&["service-cidr", "service_cidr", "serviceSubnets"]);
 static ADDRESSING: Key<()> = Key::new(
     "addressing",

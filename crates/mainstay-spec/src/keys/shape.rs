@@ -23,7 +23,7 @@ pub(crate) static DISK: Key<ShortOrLong<Gib>> = Key::new(
     },
     "The system disk: a size, or a section.",
 )
-.default("40GiB for control planes, 60GiB for workers")
+.default("40GiB for control planes, 60GiB for workers; with RKE2 and k3s 50GiB and 100GiB")
 .also(&["disk_size"]);
 pub(crate) static DISKS: Key<Items<Inside>> =
     Key::new("disks", &List(&EXTRA_DISK), "More disks, found in the guest by their name.")

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::Ipv4Net;
-use semver::Version;
+use rancher_config::{Checksum, VersionRequest};
 use url::Url;
 
 use crate::key::{List, Numbers, Ranges, Word};
@@ -21,11 +21,38 @@ pub(crate) static VERSION: Word<VersionWish> = Word::new(
     "1.13.9",
 )
 .numbers(Numbers::All);
-pub(crate) static RANCHER_VERSION: Word<Version> = Word::new(
+pub(crate) static RKE2_VERSION: Word<VersionRequest> = Word::new(
     "a release",
-    value::rancher_version,
-    "^v?[0-9]+\\.[0-9]+\\.[0-9]+(-[0-9A-Za-z.-]+)?\\+(rke2r|k3s)[0-9A-Za-z.-]*$",
-    "1.34.2+rke2r1",
+    value::rke2_version,
+    "^(stable|latest|v?1\\.[0-9]+(\\.[0-9]+\\+rke2r[0-9]+)?)$",
+    "1.36.3+rke2r1",
+)
+.numbers(Numbers::All);
+pub(crate) static K3S_VERSION: Word<VersionRequest> = Word::new(
+    "a release",
+    value::k3s_version,
+    "^(stable|latest|v?1\\.[0-9]+(\\.[0-9]+\\+k3s[0-9]+)?)$",
+    "1.36.3+k3s1",
+)
+.numbers(Numbers::All);
+pub(crate) static MIRROR: Word<Url> = Word::new("a URL", value::mirror, "^[hH][tT][tT][pP][sS]?:", "https://mirror.lan/rke2");
+pub(crate) static IMAGE_URL: Word<Url> = Word::new(
+    "a URL",
+    value::image_url,
+    "^[hH][tT][tT][pP][sS]?:",
+    "https://mirror.lan/noble-server-cloudimg-amd64.img",
+);
+pub(crate) static CHECKSUM: Word<Checksum> = Word::new(
+    "a checksum",
+    value::checksum,
+    "^((sha256:)?[0-9a-fA-F]{64}|(sha512:)?[0-9a-fA-F]{128})$",
+    "sha256:…",
+);
+pub(crate) static SSH_KEY: Word<String> = Word::new(
+    "an SSH public key",
+    value::ssh_key,
+    "^ *[a-z0-9@.-]+ +AAAA",
+    "ssh-ed25519 AAAA…",
 );
 pub(crate) static IPV4: Word<Ipv4Addr> = Word::new("an IPv4 address", value::ipv4, "^[0-9]+(\\.[0-9]+){3}$", "10.0.0.1");
 pub(crate) static IP: Word<IpAddr> = Word::new("an IP address", value::ip, "^[0-9a-fA-F.:]+$", "1.1.1.1");

@@ -2,7 +2,7 @@
 
 use mainstay_engine::{SecretsFile, derive};
 use mainstay_plan::Versions;
-use mainstay_spec::{DistroSpec, Spec, VersionWish};
+use mainstay_spec::{Spec, VersionWish};
 use talos_config::versions::Contract;
 
 use crate::args::Config;
@@ -53,7 +53,7 @@ pub fn run(session: &Session, args: &Config, output: Output) -> Result<(), Probl
 
 /// Nothing is dialled here, so a cluster that runs something older is not seen.
 fn tell_versions(spec: &Spec, versions: &Versions, output: Output) {
-    let DistroSpec::Talos(talos) = &spec.distro;
+    let Some(talos) = spec.distro.talos() else { return };
     let exact = |wish: &VersionWish| matches!(wish, VersionWish::Exact(_));
     if !exact(&talos.version) || !exact(&spec.kubernetes) {
         output.tell(format!(

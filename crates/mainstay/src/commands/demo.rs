@@ -223,8 +223,7 @@ impl Story {
         .map_err(Problem::Spec)?;
         let mut spec = checked.spec;
         spec.datacenter.jump = None;
-        if let Some(world) = world {
-            let DistroSpec::Talos(talos) = &mut spec.distro;
+        if let (Some(world), DistroSpec::Talos(talos)) = (world, &mut spec.distro) {
             let url = world.factory_url().parse();
             talos.factory = url.map_err(|error| Problem::plain("the simulated factory has no address").caused_by(error))?;
         }
@@ -268,7 +267,7 @@ fn site(world: &World, env: &Env, spec: &Spec, secrets: &Secrets, events: &Event
         host: None,
     };
     let pve = Client::new(env, vec![endpoint], login, ClientOptions::default()).map_err(|_| broken("certificate")())?;
-    let DistroSpec::Talos(talos) = &spec.distro;
+    let talos = spec.distro.talos().ok_or_else(broken("distribution"))?;
     let factory = Factory::new(env, &talos.factory, &Trust::Plain).map_err(|_| broken("Image Factory")())?;
     let keys = keys(env, secrets).map_err(|error| Problem::plain("client certificates cannot be made").caused_by(error))?;
     let journal = Journal::open(

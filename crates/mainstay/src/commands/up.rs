@@ -196,7 +196,9 @@ pub fn settled(session: &Session, report: &Report, took: Duration) -> String {
         .map_or(0, |nodes| nodes.nodes.values().filter(|node| node.ready).count());
     let wanted = spec.machines.len();
     let nodes = match spec.cni {
-        mainstay_spec::Cni::Flannel => format!("{ready} of {} ready", view::count(wanted, "node")),
+        mainstay_spec::Cni::Flannel | mainstay_spec::Cni::Canal | mainstay_spec::Cni::Cilium => {
+            format!("{ready} of {} ready", view::count(wanted, "node"))
+        }
         mainstay_spec::Cni::None => format!(
             "{}, not ready by choice: `cni: none` leaves the network to you",
             view::count(wanted, "node")
