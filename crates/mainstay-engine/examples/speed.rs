@@ -171,7 +171,7 @@ fn measure(machines: usize) -> Measured {
         Measured {
             machines,
             up,
-            path: critical_path(stage),
+            path: critical_path(stage, machines),
             look,
             look_calls: since(&up_calls, &stage.world.datacenter().stats().calls()),
             up_calls,
@@ -181,8 +181,12 @@ fn measure(machines: usize) -> Measured {
     })
 }
 
-fn critical_path(stage: &Stage) -> Duration {
-    stage.world.critical_path(&mainstay_sim::Shape::default()).total()
+fn critical_path(stage: &Stage, machines: usize) -> Duration {
+    let shape = mainstay_sim::Shape {
+        sharing: u32::try_from(machines.div_ceil(hosts(machines))).expect("few machines per host"),
+        ..mainstay_sim::Shape::default()
+    };
+    stage.world.critical_path(&shape).total()
 }
 
 /// What was counted since.

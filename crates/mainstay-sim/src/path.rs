@@ -18,6 +18,8 @@ pub struct Shape {
     pub image_built: bool,
     /// Whether the storage has the image already.
     pub image_stored: bool,
+    /// Machines whose disks are on the busiest storage: their copies share it.
+    pub sharing: u32,
 }
 
 impl Default for Shape {
@@ -28,6 +30,7 @@ impl Default for Shape {
             nics: 1,
             image_built: false,
             image_stored: false,
+            sharing: 1,
         }
     }
 }
@@ -43,7 +46,7 @@ impl CriticalPath {
         let (pve, guest) = (&spec.datacenter.timing, &spec.guests.timing);
         let none = Duration::ZERO;
         let copy = Duration::from_secs(shape.copied) / u32::try_from(pve.copy_rate.max(1)).unwrap_or(u32::MAX);
-        let steps = [
+        let image = [
             (
                 "image build",
                 if shape.image_built || shape.image_stored {
@@ -60,7 +63,8 @@ impl CriticalPath {
                     pve.worker + guest.image_download
                 },
             ),
-            ("fill", pve.worker + pve.allocate * shape.volumes + copy),
+        ];
+        let boot = [
             ("resize", pve.worker + pve.resize),
             ("start", pve.worker + pve.start + pve.start_per_nic * shape.nics),
             ("firmware", guest.firmware),
@@ -68,14 +72,24 @@ impl CriticalPath {
             ("initialize", guest.initialize),
             ("configured API", guest.apid_restart * 2),
             ("container runtime", guest.cri.saturating_sub(guest.apid_restart)),
+        ];
+        let cluster = [
             ("etcd image", guest.image_pull),
             ("bootstrap", guest.bootstrap_unguarded),
             ("etcd", guest.etcd_healthy),
             ("API server", guest.apiserver),
             ("manifests", guest.manifests),
-            ("node registers", guest.node_registers),
-            ("node ready", guest.node_ready),
         ];
+        let node = [("node registers", guest.node_registers), ("node ready", guest.node_ready)];
+        let make = pve.worker + pve.allocate * shape.volumes;
+        // The first control plane, which makes the cluster, with the storage to itself.
+        let first = [&image[..], &[("fill", make + copy)], &boot, &cluster, &node].concat();
+        // The last machine of a storage that carries so many copies at once: its cluster is there when it comes.
+        let together = pve.copies_per_storage.clamp(1, shape.sharing.max(1));
+        let fills = make + copy * shape.sharing.max(1) / together;
+        let last = [&image[..], &[("fills of its storage", fills)], &boot, &node].concat();
+        let total = |steps: &[(&str, Duration)]| steps.iter().map(|(_, time)| *time).sum::<Duration>();
+        let steps = if total(&last) > total(&first) { last } else { first };
         Self {
             steps: steps.into_iter().map(|(name, time)| (name, pace.scale(time))).collect(),
         }
@@ -83,5 +97,28 @@ impl CriticalPath {
 
     pub fn total(&self) -> Duration {
         self.steps.iter().map(|(_, time)| *time).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pve_sim::guest::Pace;
+
+    use super::{CriticalPath, Shape};
+    use crate::spec::WorldSpec;
+
+    #[test]
+    fn copies_that_share_a_storage_lengthen_the_path_and_never_shorten_it() {
+        let spec = WorldSpec::default();
+        let with = |sharing: u32| {
+            let shape = Shape {
+                sharing,
+                ..Shape::default()
+            };
+            CriticalPath::new(&spec, Pace::default(), &shape).total()
+        };
+        assert_eq!(with(1), with(4), "four copies fit at full rate");
+        assert!((1..80).all(|n| with(n + 1) >= with(n)));
+        assert!(with(80) > with(1), "the last of eighty waits for the others");
     }
 }

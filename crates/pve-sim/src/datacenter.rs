@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::access::Signer;
+use crate::bandwidth::Bandwidth;
 use crate::faults::Faults;
 use crate::guest::{Guests, Pace};
 use crate::http::{self, Response, Serving};
@@ -53,6 +54,7 @@ struct Inner {
     env: SimEnv,
     guests: Arc<dyn Guests>,
     locks: Locks,
+    bandwidth: Bandwidth,
     signer: Signer,
     timing: Timing,
     release: Release,
@@ -104,6 +106,7 @@ impl Datacenter {
             state: Mutex::new(State::new(&world, &env)),
             guests,
             locks: Locks::default(),
+            bandwidth: Bandwidth::default(),
             signer: Signer::new(key),
             began: Instant::now(),
             ends: watch::Sender::new(0),
@@ -131,6 +134,10 @@ impl Datacenter {
 
     pub(crate) fn locks(&self) -> &Locks {
         &self.0.locks
+    }
+
+    pub(crate) fn bandwidth(&self) -> &Bandwidth {
+        &self.0.bandwidth
     }
 
     pub(crate) fn signer(&self) -> &Signer {

@@ -5,6 +5,7 @@
 //! inside the VMs plugs in through [`guest`].
 
 pub mod access;
+mod bandwidth;
 mod cluster;
 pub mod conformance;
 mod datacenter;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Auth;
+use crate::bandwidth::Share;
 use crate::datacenter::Datacenter;
 use crate::die::Die;
 
@@ -195,19 +196,52 @@ impl Job {
         self.sleep(self.dc.pace().scale(duration)).await
     }
 
-    /// Copies for so long, and tells which share is done: once a second at most, and no more than a hundred times.
-    pub async fn copy(&self, duration: Duration, mut told: impl FnMut(f64) + Send) -> Result<(), Die> {
-        let duration = duration.max(self.task.as_ref().map_or(Duration::ZERO, |task| task.copying));
-        let begun = tokio::time::Instant::now();
-        let parts = u32::try_from(duration.as_secs()).unwrap_or(u32::MAX).clamp(1, 100);
-        for part in 1..parts {
-            let until = begun + duration * part / parts;
-            self.sleep(until.saturating_duration_since(tokio::time::Instant::now()))
-                .await?;
-            told(f64::from(part) / f64::from(parts));
+    /// Copies to a storage, and tells which share is done: a hundred times at most, and once a second if nothing else is copied there.
+    /// `alone` is how long it takes at its own rate, which is `wants` times that of a plain copy.
+    pub async fn copy(
+        &self,
+        storage: &str,
+        host: &str,
+        (alone, wants): (Duration, f64),
+        mut told: impl FnMut(f64) + Send,
+    ) -> Result<(), Die> {
+        let slowed = self.task.as_ref().map_or(Duration::ZERO, |task| task.copying);
+        // What a fault makes slow takes less of the storage, too.
+        let wants = if slowed > alone {
+            wants * alone.as_secs_f64() / slowed.as_secs_f64()
+        } else {
+            wants
+        };
+        let whole = alone.max(slowed);
+        let place = self.dc.state().place(storage, host).to_string();
+        let capacity = f64::from(self.dc.timing().copies_per_storage.max(1));
+        let share = self.dc.bandwidth().join(format!("{place}/{storage}"), wants, capacity);
+        let parts = u32::try_from(whole.as_secs()).unwrap_or(u32::MAX).clamp(1, 100);
+        let mut done = Duration::ZERO;
+        for part in 1..=parts {
+            let goal = whole * part / parts;
+            while done < goal {
+                done += self.copy_until(&share, goal - done).await?;
+            }
+            if part < parts {
+                told(f64::from(part) / f64::from(parts));
+            }
         }
-        self.sleep((begun + duration).saturating_duration_since(tokio::time::Instant::now()))
-            .await
+        Ok(())
+    }
+
+    /// Copies a piece, or as much of it as is done when others join or leave. Counts in time at the copy's own rate.
+    async fn copy_until(&self, share: &Share, piece: Duration) -> Result<Duration, Die> {
+        let mut changes = share.changes();
+        let speed = share.speed();
+        let begun = tokio::time::Instant::now();
+        let takes = if speed < 1.0 { piece.div_f64(speed) } else { piece };
+        tokio::select! {
+            biased;
+            () = self.interrupted() => Err(Die::interrupted()),
+            () = tokio::time::sleep(takes) => Ok(piece),
+            _ = changes.changed() => Ok(begun.elapsed().mul_f64(speed).min(piece)),
+        }
     }
 
     /// Starts a worker and returns its UPID.

@@ -283,6 +283,8 @@ pub struct Timing {
     pub allocate: Duration,
     /// Bytes per second of a full copy.
     pub copy_rate: u64,
+    /// So many copies a storage carries at full rate; more of them share it.
+    pub copies_per_storage: u32,
     /// Bytes per second of a download.
     pub download_rate: u64,
     /// What a worker takes beside everything else.
@@ -318,6 +320,7 @@ impl Default for Timing {
         Self {
             allocate: Duration::from_millis(120),
             copy_rate: 400 << 20,
+            copies_per_storage: 4,
             download_rate: 100 << 20,
             worker: Duration::from_millis(60),
             start: Duration::from_millis(1200),

@@ -223,7 +223,7 @@ async fn copy_content(
         let (done, percent) = (human((source.size as f64 * share) as u64), share * 100.0);
         job.say(format!("transferred {done} of {total} ({percent:.2}%)"));
     };
-    if job.copy_bytes(source.size, limit, told).await.is_err() {
+    if job.copy_bytes((storage, &job.host), source.size, limit, told).await.is_err() {
         return Err(Die::new(format!(
             "copy failed: command '{command}' failed: interrupted by signal"
         )));

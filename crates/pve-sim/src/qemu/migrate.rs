@@ -241,7 +241,7 @@ async fn transfer(job: &Job, volid: &str, target: &str) -> Result<(), Die> {
     let Some(volume) = found else {
         return Err(Die::new(format!("volume '{volid}' does not exist")));
     };
-    job.copy_bytes(volume.size, None, |_| {}).await?;
+    job.copy_bytes((volume.storage(), target), volume.size, None, |_| {}).await?;
     let mut state = job.dc.state();
     state.volumes.remove(&job.host, volid);
     state.volumes.insert(target, volume);

@@ -299,15 +299,24 @@ impl Job {
         Ok(())
     }
 
-    /// Copies so many bytes: time passes, and tells which share is done; then the target has them.
-    pub(crate) async fn copy_bytes(&self, size: u64, limit: Option<u64>, told: impl FnMut(f64) + Send) -> Result<(), Die> {
+    /// Copies so many bytes to a storage of a host: time passes, and tells which share is done; then the target has them.
+    pub(crate) async fn copy_bytes(
+        &self,
+        (storage, host): (&str, &str),
+        size: u64,
+        limit: Option<u64>,
+        told: impl FnMut(f64) + Send,
+    ) -> Result<(), Die> {
         let own = self.dc.timing().copy_rate.max(1);
-        let duration = match limit.filter(|l| *l > 0) {
+        let (alone, wants) = match limit.filter(|l| *l > 0) {
             // A bandwidth limit is a protocol's number, not a pace.
-            Some(limit) => Duration::from_secs_f64(size as f64 / limit.min(own) as f64),
-            None => self.dc.pace().scale(Duration::from_secs_f64(size as f64 / own as f64)),
+            Some(limit) => {
+                let rate = limit.min(own);
+                (Duration::from_secs_f64(size as f64 / rate as f64), rate as f64 / own as f64)
+            }
+            None => (self.dc.pace().scale(Duration::from_secs_f64(size as f64 / own as f64)), 1.0),
         };
-        self.copy(duration, told).await
+        self.copy(storage, host, (alone, wants), told).await
     }
 }
 

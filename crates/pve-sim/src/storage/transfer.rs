@@ -233,7 +233,7 @@ async fn copy_over(job: &Job, host: &str, goal: &Target, file: Bytes, command: &
     remove(job, host, goal);
     let free = job.dc.state().free(&goal.storage, host);
     put(job, host, goal, Bytes::new());
-    let copied = job.copy_bytes(total as u64, None, |_| {}).await;
+    let copied = job.copy_bytes((&goal.storage, host), total as u64, None, |_| {}).await;
     remove(job, host, goal);
     copied.map_err(|die| die.prefixed(&format!("import failed: command '{command}' failed: ")))?;
     if total as u64 > free {
@@ -386,7 +386,8 @@ async fn fetch(job: &Job, goal: &Target, url: &str, check: bool) -> Result<Bytes
         let (kib, percent) = (size as f64 * share / 1024.0, share * 100.0);
         job.say(format!("{kib:>6.0}K ........ ........ ........ ........ {percent:>3.0}%"));
     };
-    let took = job.copy(duration, told).await;
+    let wants = rate as f64 / job.dc.timing().copy_rate.max(1) as f64;
+    let took = job.copy(&goal.storage, &job.host, (duration, wants), told).await;
     took.map_err(|die| die.prefixed("download failed: "))?;
     if size > job.dc.state().free(&goal.storage, &job.host) {
         return Err(Die::new(format!(
