@@ -8,7 +8,7 @@ use crate::die::Die;
 use crate::dispatch::Call;
 use crate::state::State;
 use crate::storage::Storage;
-use crate::{ha, options, qemu};
+use crate::{ha, jobs, options, qemu, sdn};
 
 /// What is known of the VMs of a host that went away is kept so long.
 const STALE: std::time::Duration = std::time::Duration::from_secs(300);
@@ -25,10 +25,17 @@ pub(crate) async fn handle(call: Call) -> Answer {
         ("GET", "/cluster/options") => Ok(options::get(&call)),
         ("PUT", "/cluster/options") => options::set(&call).await,
         ("GET", "/cluster/config/nodes") => Ok(config_nodes(&call)),
-        ("GET", "/cluster/backup" | "/cluster/replication" | "/cluster/sdn/zones" | "/cluster/sdn/vnets") => Ok(json!([]).into()),
+        (_, t) if is_job(t) => jobs::handle(call).await,
+        (_, t) if t.starts_with("/cluster/sdn/") => sdn::handle(&call),
         (_, t) if t.starts_with("/cluster/ha/") => ha::handle(call).await,
         _ => call.not_simulated(),
     }
+}
+
+fn is_job(template: &str) -> bool {
+    ["/cluster/replication", "/cluster/backup"]
+        .iter()
+        .any(|path| template == *path || template == format!("{path}/{{id}}"))
 }
 
 fn version(call: &Call) -> Reply {

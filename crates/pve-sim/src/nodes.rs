@@ -172,6 +172,14 @@ fn network(call: &Call) -> Reply {
             list.push(entry);
         }
     }
+    if matches!(kind, Some("any_bridge" | "vnet" | "include_sdn")) {
+        for (name, vnet) in &state.sdn.vnets {
+            let path = format!("/sdn/zones/{}/{name}", vnet.zone);
+            if state.access.may_any(&call.job.auth, &path, &["SDN.Audit", "SDN.Use"]) {
+                list.push(json!({ "iface": name, "type": "vnet", "active": 1 }));
+            }
+        }
+    }
     Value::Array(list).into()
 }
 

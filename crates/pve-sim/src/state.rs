@@ -13,7 +13,9 @@ use crate::datacenter::SimEnv;
 use crate::die::Die;
 use crate::firewall::Firewall;
 use crate::ha::Ha;
+use crate::jobs::Jobs;
 use crate::qemu::Vm;
+use crate::sdn::Sdn;
 use crate::storage::{Storage, Volumes};
 use crate::tasks::Tasks;
 use crate::world::{BridgeSpec, ClusterSpec, Resolv, World};
@@ -29,6 +31,9 @@ pub struct State {
     pub(crate) vms: BTreeMap<u32, Vm>,
     pub tasks: Tasks,
     pub ha: Ha,
+    /// replication.cfg and jobs.cfg
+    pub jobs: Jobs,
+    pub sdn: Sdn,
     /// `/etc/pve/firewall/<vmid>.fw`
     pub firewalls: BTreeMap<u32, Firewall>,
     rng: ChaCha20Rng,
@@ -67,6 +72,8 @@ impl State {
             vms: BTreeMap::new(),
             tasks: Tasks::default(),
             ha: Ha::default(),
+            jobs: Jobs::default(),
+            sdn: Sdn::new(&world.vnets),
             firewalls: BTreeMap::new(),
             rng: env.entropy.fork("pve-sim").rng(),
             pid: 1000,

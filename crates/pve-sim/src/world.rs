@@ -1,6 +1,7 @@
 //! A world as data: hosts, storages, volumes, users, VMs, timing and faults. JSON and YAML have one form.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use indexmap::IndexMap;
@@ -29,6 +30,8 @@ pub struct World {
     pub pools: BTreeMap<String, PoolSpec>,
     pub groups: BTreeMap<String, GroupSpec>,
     pub vms: BTreeMap<u32, VmSpec>,
+    /// SDN networks in simple zones; every host has them.
+    pub vnets: BTreeMap<String, VnetSpec>,
     pub timing: Timing,
     pub faults: Vec<Rule>,
 }
@@ -88,6 +91,7 @@ impl WorldFacts {
             pools: BTreeMap::new(),
             groups: BTreeMap::new(),
             vms: BTreeMap::new(),
+            vnets: BTreeMap::new(),
             timing: Timing::default(),
             faults: Vec::new(),
         }
@@ -170,6 +174,25 @@ pub struct BridgeSpec {
     pub ports: String,
     pub active: u8,
     pub vlan_aware: bool,
+}
+
+/// A vnet; with a subnet and a range PVE's IPAM reserves an address for each card.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct VnetSpec {
+    pub zone: String,
+    pub subnet: Option<String>,
+    pub gateway: Option<String>,
+    /// `10.0.0.100-10.0.0.199`
+    pub dhcp_range: Option<String>,
+}
+
+impl VnetSpec {
+    /// The first and the last address that cards get.
+    pub fn range(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
+        let (first, last) = self.dhcp_range.as_ref()?.split_once('-')?;
+        Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -4,6 +4,7 @@ mod access;
 mod bodies;
 mod clones;
 mod definitions;
+mod jobs;
 mod tags;
 mod uploads;
 

@@ -104,7 +104,8 @@ pub(super) fn bridges(state: &State, auth: &Auth, settings: &Section) -> Result<
         return Ok(());
     }
     for (key, value) in settings.iter().filter(|(key, _)| is_net(key)) {
-        for path in Net::parse(key, value)?.sdn_paths() {
+        let zone_of = |bridge: &str| state.sdn.zone_of(bridge).to_string();
+        for path in Net::parse(key, value)?.sdn_paths(zone_of) {
             state.access.check(auth, &path, &["SDN.Use"])?;
         }
     }

@@ -46,6 +46,9 @@ fn early_checks(job: &Job, removal: Removal) -> Result<(), Die> {
             "unable to remove VM {vmid} - used in HA resources and purge parameter not set."
         )));
     }
+    if !removal.purge {
+        state.jobs.check_replication(vmid)?;
+    }
     if vm.is_running() {
         return Err(Die::new(format!("VM {vmid} is running - destroy failed")));
     }
@@ -165,6 +168,9 @@ fn purge(job: &Job, removal: Removal) {
     let managed = {
         let mut state = job.dc.state();
         state.access.forget_vm(vmid);
+        if removal.purge {
+            state.jobs.purge(vmid);
+        }
         removal.purge && state.ha.remove(vmid)
     };
     if removal.purge {

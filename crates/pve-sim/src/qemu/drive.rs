@@ -168,9 +168,9 @@ impl Net {
     }
 
     /// The ACL paths that stand for what it is plugged into.
-    pub fn sdn_paths(&self) -> Vec<String> {
+    pub fn sdn_paths(&self, zone_of: impl Fn(&str) -> String) -> Vec<String> {
         let Some(bridge) = self.get("bridge") else { return Vec::new() };
-        let base = format!("/sdn/zones/localnetwork/{bridge}");
+        let base = format!("/sdn/zones/{}/{bridge}", zone_of(bridge));
         let trunks = self
             .get("trunks")
             .map(|t| t.split(';').map(|v| format!("{base}/{v}")).collect::<Vec<_>>());
@@ -211,6 +211,6 @@ mod tests {
         )
         .expect("valid");
         assert_eq!(net.print(), "virtio=02:00:00:00:00:0A,bridge=vmbr0,firewall=1,rate=5,tag=7");
-        assert_eq!(net.sdn_paths(), ["/sdn/zones/localnetwork/vmbr0/7"]);
+        assert_eq!(net.sdn_paths(|_| "localnetwork".into()), ["/sdn/zones/localnetwork/vmbr0/7"]);
     }
 }

@@ -167,7 +167,7 @@ fn plug_net(job: &Job, vmid: u32, conf: &Conf, key: &str, value: &str, allowed: 
     let new = Net::parse(key, value).map_err(problem)?;
     let known = |bridge: Option<&str>| {
         let state = job.dc.state();
-        bridge.is_none_or(|b| state.nodes.get(&job.host).is_some_and(|n| n.bridges.contains_key(b)))
+        bridge.is_none_or(|b| state.has_bridge(&job.host, b))
     };
     let old = conf.get(key).and_then(|v| Net::parse(key, v).ok());
     let same = |name: &str| old.as_ref().is_some_and(|o| o.get(name) == new.get(name));

@@ -154,6 +154,7 @@ impl Job {
         let vm = state.vm_mut(vmid, round).ok_or_else(|| no_config(&self.host, vmid))?;
         let keys = changed_keys(&vm.conf, &conf);
         vm.conf = conf;
+        state.follow_cards();
         drop(state);
         if !keys.is_empty() {
             self.dc.tell(self, &Effect::VmConfigured { vmid, keys });
@@ -176,6 +177,35 @@ impl Job {
             _ => Ok(()),
         }
     }
+}
+
+/// Hardware address and bridge of every card.
+pub(crate) fn cards(conf: &Conf) -> Vec<(String, String)> {
+    let cards = conf.now.iter().filter(|(key, _)| drive::is_net(key));
+    let card = |(key, value): (&String, &String)| {
+        let net = drive::Net::parse(key, value).ok()?;
+        Some((net.get("macaddr")?.to_string(), net.get("bridge")?.to_string()))
+    };
+    cards.filter_map(card).collect()
+}
+
+/// The volumes that a replication job copies: local, owned, not left out, and on a storage that can.
+pub(crate) fn volumes_to_replicate(state: &crate::state::State, vmid: u32) -> Result<Vec<String>, Die> {
+    let mut found = Vec::new();
+    let Some(vm) = state.vms.get(&vmid) else { return Ok(found) };
+    for drive in check::drives_of(&vm.conf.now)? {
+        let Some((id, name)) = drive.volume() else { continue };
+        let storage = state.storage(id)?;
+        let left_out = drive.is_cdrom() || drive.get("replicate") == Some("0");
+        if left_out || storage.shared || name.owner() != Some(vmid) {
+            continue;
+        }
+        if storage.kind != "zfspool" {
+            return Err(Die::new(format!("missing replicate feature on volume '{}'", drive.file())));
+        }
+        found.push(drive.file().to_string());
+    }
+    Ok(found)
 }
 
 fn changed_keys(old: &Conf, new: &Conf) -> Vec<String> {

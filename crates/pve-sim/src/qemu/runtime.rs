@@ -257,7 +257,7 @@ pub(super) fn check_startable(job: &Job, conf: &Conf) -> Result<(), Die> {
     for (key, value) in conf.now.iter().filter(|(key, _)| is_net(key)) {
         let net = Net::parse(key, value)?;
         let bridge = net.get("bridge").unwrap_or_default();
-        let known = host.is_some_and(|n| bridge.is_empty() || n.bridges.contains_key(bridge));
+        let known = host.is_some() && (bridge.is_empty() || state.has_bridge(&job.host, bridge));
         if !known {
             return Err(Die::new(format!("bridge '{bridge}' does not exist")));
         }
