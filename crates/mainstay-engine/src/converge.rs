@@ -4,16 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_plan::{Desired, Held, Kubernetes, Lease, Observed, Plan, StepId, Subject, lint, plan};
+use mainstay_plan::{Desired, Held, Kubernetes, Lease, Observed, Plan, StepId, lint, plan};
 use mainstay_spec::Spec;
 use talos_config::Secrets;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::approval::{Approval, ApprovalHandler, Approvals, step_name};
 use crate::derive;
 use crate::event::{Event, Events, StepEvent};
 use crate::execute::{Outcome, execute};
-use crate::failure::{Failure, Kind};
+use crate::failure::Failure;
 use crate::lease::{self, Carrier, Holder};
 use crate::limits::Limits;
 use crate::observe::{Scope, Sight, observe};
@@ -103,9 +104,6 @@ pub enum RunError {
     },
 }
 
-/// What a plan is shown to before it is carried out: the first one, and any later one that would remove more.
-pub type Approve<'a> = dyn FnMut(&Plan, &Observed) -> bool + 'a;
-
 /// The plan for what is seen now. Changes nothing.
 pub async fn look_and_plan(run: &Run<'_>) -> Result<(Plan, Desired, Observed), RunError> {
     let scope = Scope::of(run.spec, run.secrets.map(derive::cluster_id));
@@ -141,10 +139,10 @@ pub fn pve_version(version: &semver::Version) -> pve_api::PveVersion {
     pve_api::PveVersion::new(part(version.major), part(version.minor))
 }
 
-pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report, RunError> {
+pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Result<Report, RunError> {
     let mut done = 0;
     let mut progress = Progress::default();
-    let mut approved: Option<BTreeSet<String>> = None;
+    let mut approvals = Approvals::default();
     let mut patience = Patience::default();
     for round in 1..=ROUNDS_MAX {
         run.events.tell(Event::Observing { round });
@@ -153,7 +151,7 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
             return Err(RunError::Stopped { done, left: 0 });
         };
         let (plan, _, observed) = looked?;
-        let plan = Arc::new(plan);
+        let (plan, observed) = (Arc::new(plan), Arc::new(observed));
         if !plan.refusals.is_empty() {
             return Err(RunError::Refused(plan));
         }
@@ -179,14 +177,15 @@ pub async fn converge(run: &Run<'_>, approve: &mut Approve<'_>) -> Result<Report
             });
         }
         check_lease(run, &observed)?;
-        let removals: BTreeSet<String> = plan.removals().map(name).collect();
-        if approved.as_ref().is_none_or(|approved| !removals.is_subset(approved)) {
-            if !approve(&plan, &observed) {
-                return Err(RunError::NotApproved(plan));
-            }
-            approved = Some(removals);
-        }
         run.events.tell(Event::Planned(plan.clone()));
+        match approvals.require(run, approve, &plan, &observed).await {
+            Approval::Approved => {}
+            Approval::Declined => return Err(RunError::NotApproved(plan)),
+            Approval::Interrupted => {
+                let left = plan.steps.len();
+                return Err(RunError::Stopped { done, left });
+            }
+        }
         let outcome = carry_out(run, &plan, &observed).await?;
         done += outcome.done.len();
         patience = Patience::default();
@@ -229,7 +228,7 @@ impl Progress {
     fn note(&mut self, plan: &Plan, outcome: &Outcome) {
         let before = self.done.len();
         let steps = outcome.done.iter().filter_map(|id| plan.step(*id));
-        self.done.extend(steps.map(name));
+        self.done.extend(steps.map(step_name));
         if self.done.len() > before {
             self.fruitless = 0;
         } else {
@@ -265,10 +264,6 @@ impl Patience {
         }
         self.since.get_or_insert_with(Instant::now).elapsed() < HELD_PATIENCE
     }
-}
-
-fn name(step: &mainstay_plan::Step) -> String {
-    format!("{} {}", step.action.name(), step.subject)
 }
 
 fn check_lease(run: &Run<'_>, observed: &Observed) -> Result<(), RunError> {
@@ -335,46 +330,4 @@ fn shared_storages(observed: &Observed) -> BTreeSet<String> {
         .filter(|(_, storage)| storage.shared)
         .map(|(name, _)| name.clone())
         .collect()
-}
-
-impl RunError {
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Blind(failure) => failure.kind.exit_code(),
-            Self::Refused(plan) => plan
-                .refusals
-                .iter()
-                .map(|refusal| refusal.kind.exit_code())
-                .max()
-                .unwrap_or(1),
-            Self::Leased(_) | Self::NotApproved(_) => 4,
-            Self::Lacking(_) => 1,
-            Self::Failed { failed, .. } => failed.iter().map(|(_, failure)| failure.kind.exit_code()).max().unwrap_or(1),
-            Self::Stopped { .. } | Self::Left => 130,
-            Self::Unsound(_) => 70,
-            Self::NotSettled { .. } => 1,
-        }
-    }
-
-    /// For a subject line in the report.
-    pub fn subject(&self) -> Option<Subject> {
-        match self {
-            Self::Failed { plan, failed, .. } => failed
-                .first()
-                .and_then(|(id, _)| plan.step(*id))
-                .map(|step| step.subject.clone()),
-            _ => None,
-        }
-    }
-
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::Blind(failure) => failure.kind,
-            Self::Refused(_) | Self::Leased(_) | Self::NotApproved(_) => Kind::Refused,
-            Self::Lacking(_) => Kind::Denied,
-            Self::Failed { failed, .. } => failed.first().map_or(Kind::Failed, |(_, failure)| failure.kind),
-            Self::Stopped { .. } | Self::Left | Self::NotSettled { .. } => Kind::Unsettled,
-            Self::Unsound(_) => Kind::Bug,
-        }
-    }
 }

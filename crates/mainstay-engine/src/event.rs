@@ -22,8 +22,16 @@ pub enum Event {
     Observing {
         round: u32,
     },
-    /// What this round will do. Approved already, unless it is empty.
+    /// What this round will do. An approval may still be needed before its first step begins.
     Planned(Arc<Plan>),
+    /// The last plan waits for approval. `removes` are its steps that destroy data.
+    Approval {
+        removes: Vec<StepId>,
+    },
+    /// The last approval request was answered.
+    Answered {
+        approved: bool,
+    },
     Step {
         id: StepId,
         now: StepEvent,

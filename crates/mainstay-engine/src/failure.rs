@@ -20,7 +20,7 @@ pub struct Failure {
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// The kinds of style: they decide exit code and whether it is tried again.
+/// The kind of a failure. It decides whether the step is tried again and, in the binary, the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A privilege or credential is missing.
@@ -56,15 +56,6 @@ impl Kind {
             Self::Changed => "changed",
             Self::Held => "held",
             Self::Bug => "bug",
-        }
-    }
-
-    pub fn exit_code(self) -> u8 {
-        match self {
-            Self::Refused => 4,
-            Self::Held => 5,
-            Self::Bug => 70,
-            _ => 1,
         }
     }
 

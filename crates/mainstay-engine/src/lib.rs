@@ -4,6 +4,7 @@
 //! ([`execute`]), until a look finds nothing left to do. Events are its only output.
 
 mod act;
+mod approval;
 mod converge;
 pub mod derive;
 mod disk;
@@ -18,7 +19,8 @@ pub mod preflight;
 mod secrets;
 mod site;
 
-pub use converge::{Approve, Report, Run, RunError, Wanted, converge, look_and_plan, pve_version};
+pub use approval::{ApprovalHandler, ApprovalRequest};
+pub use converge::{Report, Run, RunError, Wanted, converge, look_and_plan, pve_version};
 pub use disk::{Disk, MemoryDisk, RealDisk};
 pub use event::{Event, Events, StepEvent, Told};
 pub use failure::{Failure, Kind};

@@ -15,10 +15,9 @@ mod place;
 mod plan;
 mod refuse;
 mod remove;
-mod render;
-mod row;
 mod shape;
 mod step;
+mod summary;
 mod survey;
 mod talos;
 
@@ -31,10 +30,9 @@ pub use observed::{
 };
 pub use place::largest_storage;
 pub use plan::{Drift, Held, Lasts, Plan, Refusal, RefusalKind, Unchanged, plan};
-pub use render::{Page, about};
-pub use row::{Row, Sign, Summary};
 pub use shape::SYSTEM_SERIAL;
 pub use step::{
     Action, Apply, Claim, EtcdMember, Fill, ImageSource, Impact, LeaveBy, NewDisk, Nic, NodeState, Peer, Remark, Seed, Setting,
     Spare, Step, StepId, Subject, VmRef,
 };
+pub use summary::{PlanRow, PlanSummary, RowSign};

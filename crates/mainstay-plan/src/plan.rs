@@ -204,13 +204,6 @@ impl RefusalKind {
             Self::Gate => "gate",
         }
     }
-
-    pub fn exit_code(self) -> u8 {
-        match self {
-            Self::Conflict | Self::Lacking => 1,
-            Self::Gate => 4,
-        }
-    }
 }
 
 /// Things as they should be.

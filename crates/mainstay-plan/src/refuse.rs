@@ -49,7 +49,7 @@ fn without_secrets(desired: &Desired, observed: &Observed, draft: &mut Draft) {
             Subject::Cluster,
             format!(
                 "{} of cluster {} exist, but its secrets do not",
-                crate::render::count(named.len(), "machine"),
+                crate::summary::count(named.len(), "machine"),
                 desired.cluster
             ),
             format!(

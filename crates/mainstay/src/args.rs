@@ -7,9 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// Turns Proxmox VE and one YAML file into a production Kubernetes cluster, keeps it that way, and takes it down again.
 #[derive(Debug, Parser)]
 #[command(name = "mainstay", version, max_term_width = 100, disable_help_subcommand = true)]
-#[command(
-    after_help = "Exit codes: 0 done or settled, 1 failed, 2 usage or cluster.yaml, 3 `plan --check` found work, 4 refused, 5 held, 70 a bug of mainstay, 130 interrupted.\nTry it without hardware: mainstay demo"
-)]
+#[command(after_help = crate::exit::HELP)]
 pub struct Cli {
     #[command(flatten)]
     pub global: Global,
@@ -46,36 +44,42 @@ pub enum Color {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Look at Proxmox VE through the token and write a commented cluster.yaml
-    Init(Init),
+    Init(InitArgs),
     /// From cluster.yaml to Ready nodes; run again to resume, repair or scale
-    Up(Up),
+    Up(UpArgs),
     /// Show what `up` would do, and change nothing
-    Plan(Plan),
+    Plan(PlanArgs),
     /// Remove everything that mainstay made for this cluster, and nothing else
-    Down(Down),
+    Down(DownArgs),
     /// Machines, etcd, Kubernetes and certificates at a glance
-    Status(Status),
+    Status(StatusArgs),
     /// Check everything that `up` needs, one line per check
     Doctor,
     /// Print the pveum commands for a role with exactly the rights that this file needs
-    Grant(Grant),
+    Grant(GrantArgs),
     /// Show the certificate that Proxmox VE presents, and write its fingerprint into the file
-    Trust(Trust),
+    Trust(TrustArgs),
     /// Print, write or merge a kubeconfig for the cluster's administrator
     Kubeconfig(Credentials),
     /// Print, write or merge a talosconfig for the cluster's administrator
     Talosconfig(Credentials),
     /// The machine configs that would be applied, offline
-    Config(Config),
+    Config(ConfigArgs),
     /// The cluster's secrets
     #[command(subcommand)]
-    Secrets(Secrets),
-    /// Print the JSON Schema of cluster.yaml for editors
-    Schema,
+    Secrets(SecretsArgs),
+    /// List the kept runs of this cluster, or show one of them
+    Logs(LogsArgs),
+    /// Print the JSON Schema of cluster.yaml for editors, or that of the event stream
+    Schema {
+        /// The schema of the lines that `--json` and run logs have
+        #[arg(long)]
+        events: bool,
+    },
     /// Build a cluster on simulated machines in front of your eyes; no hardware, no network, no files
-    Demo(Demo),
+    Demo(DemoArgs),
     /// Serve a simulated Proxmox VE datacenter on loopback, for this and for other clients
-    Sim(Sim),
+    Sim(SimArgs),
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
     /// Print the manual page, or write one per command into a directory
@@ -86,7 +90,7 @@ pub enum Command {
 }
 
 #[derive(Debug, Args)]
-pub struct Init {
+pub struct InitArgs {
     /// The name of the cluster
     #[arg(long, default_value = "homelab")]
     pub name: String,
@@ -96,7 +100,7 @@ pub struct Init {
 }
 
 #[derive(Debug, Args)]
-pub struct Up {
+pub struct UpArgs {
     /// Do not ask
     #[arg(short, long)]
     pub yes: bool,
@@ -106,14 +110,14 @@ pub struct Up {
 }
 
 #[derive(Debug, Args)]
-pub struct Plan {
+pub struct PlanArgs {
     /// Exit 3 when there is something to do
     #[arg(long)]
     pub check: bool,
 }
 
 #[derive(Debug, Args)]
-pub struct Down {
+pub struct DownArgs {
     /// Do not ask; needs --name
     #[arg(short, long, requires = "name")]
     pub yes: bool,
@@ -132,14 +136,24 @@ pub struct Down {
 }
 
 #[derive(Debug, Args)]
-pub struct Status {
+pub struct StatusArgs {
     /// Stay and show changes
     #[arg(short, long)]
     pub watch: bool,
 }
 
 #[derive(Debug, Args)]
-pub struct Grant {
+pub struct LogsArgs {
+    /// The number of the run in the list: 1 is the last one
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub number: Option<u32>,
+    /// Show the last run
+    #[arg(long, conflicts_with = "number")]
+    pub last: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct GrantArgs {
     /// Whom to grant it: user@realm, or user@realm!token
     #[arg(long = "to", value_name = "WHO", default_value = "mainstay@pve!up")]
     pub to: String,
@@ -149,7 +163,7 @@ pub struct Grant {
 }
 
 #[derive(Debug, Args)]
-pub struct Trust {
+pub struct TrustArgs {
     /// Write the fingerprint into the cluster file
     #[arg(long)]
     pub write: bool,
@@ -169,7 +183,7 @@ pub struct Credentials {
 }
 
 #[derive(Debug, Args)]
-pub struct Config {
+pub struct ConfigArgs {
     /// Only this machine
     pub machine: Option<String>,
     /// In clear. Without it, secrets are masked
@@ -181,7 +195,7 @@ pub struct Config {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Secrets {
+pub enum SecretsArgs {
     /// What is in the secrets file and who can open it, without a secret byte
     Show,
     /// Take the secrets of a cluster that exists: talosctl's secrets.yaml, in clear or encrypted by sops
@@ -192,7 +206,7 @@ pub enum Secrets {
 }
 
 #[derive(Debug, Args)]
-pub struct Demo {
+pub struct DemoArgs {
     /// How fast the time of the simulated world passes
     #[arg(long, default_value_t = 30.0, value_parser = positive)]
     pub speed: f64,
@@ -202,7 +216,7 @@ pub struct Demo {
 }
 
 #[derive(Debug, Args)]
-pub struct Sim {
+pub struct SimArgs {
     /// Where Proxmox VE answers
     #[arg(long, default_value = "127.0.0.1:8006", value_name = "ADDR:PORT")]
     pub listen: std::net::SocketAddr,

@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod down;
 mod init;
+mod logs;
 mod pages;
 mod plan;
 mod secrets;
@@ -14,32 +15,33 @@ mod status;
 mod trust;
 mod up;
 
-pub use doctor::lack;
+pub use doctor::format_grant;
 
 use crate::args::{Cli, Command};
+use crate::error::CommandError;
 use crate::output::Output;
-use crate::problem::Problem;
+use crate::process_env::ProcessEnv;
 use crate::session::Session;
-use crate::surroundings::Surroundings;
 
 /// Carries out what was asked for. `Ok` is exit code 0.
-pub async fn run(cli: Cli, around: Surroundings, output: Output) -> Result<(), Problem> {
+pub async fn run(cli: Cli, process_env: ProcessEnv, output: Output) -> Result<(), CommandError> {
     let file = cli.global.file.clone();
-    let open = |around| Session::open(&file, around);
+    let open = |process_env| Session::open(&file, process_env);
     match cli.command {
-        Command::Init(args) => init::run(&file, args, around, output).await,
-        Command::Up(args) => up::run(&open(around)?, &args, output).await,
-        Command::Plan(args) => plan::run(&open(around)?, &args, output).await,
-        Command::Down(args) => down::run(&open(around)?, &args, output).await,
-        Command::Status(args) => status::run(&open(around)?, &args, output).await,
-        Command::Doctor => doctor::run(&open(around)?, output).await,
-        Command::Grant(args) => doctor::grant(&open(around)?, &args, output).await,
-        Command::Trust(args) => trust::run(&file, &args, around, output).await,
-        Command::Kubeconfig(args) => access::kubeconfig(&open(around)?, &args, output),
-        Command::Talosconfig(args) => access::talosconfig(&open(around)?, &args, output),
-        Command::Config(args) => config::run(&open(around)?, &args, output),
-        Command::Secrets(args) => secrets::run(&open(around)?, &args, output),
-        Command::Schema => pages::schema(output),
+        Command::Init(args) => init::run(&file, args, process_env, output).await,
+        Command::Up(args) => up::run(&open(process_env)?, &args, output).await,
+        Command::Plan(args) => plan::run(&open(process_env)?, &args, output).await,
+        Command::Down(args) => down::run(&open(process_env)?, &args, output).await,
+        Command::Status(args) => status::run(&open(process_env)?, &args, output).await,
+        Command::Doctor => doctor::run(&open(process_env)?, output).await,
+        Command::Grant(args) => doctor::grant(&open(process_env)?, &args, output).await,
+        Command::Trust(args) => trust::run(&file, &args, process_env, output).await,
+        Command::Kubeconfig(args) => access::kubeconfig(&open(process_env)?, &args, output),
+        Command::Talosconfig(args) => access::talosconfig(&open(process_env)?, &args, output),
+        Command::Config(args) => config::run(&open(process_env)?, &args, output),
+        Command::Secrets(args) => secrets::run(&open(process_env)?, &args, output),
+        Command::Logs(args) => logs::run(&open(process_env)?, &args, output),
+        Command::Schema { events } => pages::schema(events, output),
         Command::Demo(args) => demo::run(&file, &args, output).await,
         Command::Sim(args) => sim::run(&args, output).await,
         Command::Completions { shell } => pages::completions(shell, output),

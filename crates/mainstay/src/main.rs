@@ -2,12 +2,16 @@
 
 mod args;
 mod commands;
-mod interrupts;
+mod error;
+mod exit;
 mod output;
-mod problem;
+mod process_env;
+mod run;
+mod run_log;
 mod session;
-mod surroundings;
+mod signals;
 mod view;
+mod wire;
 
 use std::process::ExitCode;
 
@@ -15,27 +19,27 @@ use clap::Parser;
 
 use crate::args::Cli;
 use crate::output::Output;
-use crate::surroundings::Surroundings;
+use crate::process_env::ProcessEnv;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let around = Surroundings::read();
-    let output = Output::new(&cli.global, around.no_color, around.ci);
+    let process_env = ProcessEnv::read();
+    let output = Output::new(&cli.global, process_env.no_color, process_env.ci);
     let file = cli.global.file.display().to_string();
     // One thread, as in every simulated run: what was tested is what runs.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            output.tell(format!("error: no runtime: {error}"));
-            return ExitCode::from(70);
+            output.status(format!("error: cannot start the async runtime: {error}"));
+            return ExitCode::from(exit::BUG);
         }
     };
-    match runtime.block_on(commands::run(cli, around, output)) {
+    match runtime.block_on(commands::run(cli, process_env, output)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => {
-            view::problem::tell(output, &problem, &file);
-            ExitCode::from(problem.exit_code())
+        Err(error) => {
+            view::error::show(output, &error, &file);
+            ExitCode::from(exit::code(&error))
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use crate::args::{Color, Global};
+use crate::view::{EventReader, JsonView, LiveView, PlainView};
 
 /// How to speak.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +36,17 @@ impl Output {
         io::stdin().is_terminal() && io::stderr().is_terminal() && !self.json
     }
 
+    /// The reader that shows a run in the form that was asked for.
+    pub fn reader(self) -> Box<dyn EventReader> {
+        if self.json {
+            Box::new(JsonView::new(self))
+        } else if self.live {
+            Box::new(LiveView::new(self))
+        } else {
+            Box::new(PlainView::new(self))
+        }
+    }
+
     /// How wide the result may be. A file or a pipe has no end of a line.
     pub fn width(&self) -> usize {
         let out = io::stdout();
@@ -47,23 +59,23 @@ impl Output {
     }
 
     /// A line of the result.
-    pub fn result(&self, line: impl AsRef<str>) {
+    pub fn print(&self, line: impl AsRef<str>) {
         write(io::stdout().lock(), line.as_ref(), true);
     }
 
     /// The result as it is, without a line break of ours.
-    pub fn raw(&self, text: impl AsRef<str>) {
+    pub fn print_raw(&self, text: impl AsRef<str>) {
         write(io::stdout().lock(), text.as_ref(), false);
     }
 
     /// A line of the telling.
-    pub fn tell(&self, line: impl AsRef<str>) {
+    pub fn status(&self, line: impl AsRef<str>) {
         write(io::stderr().lock(), line.as_ref(), true);
     }
 
     /// One JSON object on a line of stdout.
-    pub fn object(&self, object: &serde_json::Value) {
-        self.result(object.to_string());
+    pub fn print_json(&self, object: &serde_json::Value) {
+        self.print(object.to_string());
     }
 }
 

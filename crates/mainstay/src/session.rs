@@ -16,8 +16,8 @@ use talos_api::Factory;
 use talos_config::Secrets;
 use uuid::Uuid;
 
-use crate::problem::Problem;
-use crate::surroundings::Surroundings;
+use crate::error::CommandError;
+use crate::process_env::ProcessEnv;
 
 const SSH_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long what may be behind the jump host is tried without it.
@@ -31,21 +31,21 @@ pub struct Session {
     pub checked: Checked,
     pub env: Env,
     pub disk: Arc<dyn Disk>,
-    pub around: Surroundings,
+    pub process_env: ProcessEnv,
     jump: Option<Arc<Jump>>,
 }
 
 impl Session {
     /// Reads the file. All its faults in one run.
-    pub fn open(file: &Path, around: Surroundings) -> Result<Self, Problem> {
-        let text = std::fs::read(file).map_err(|error| Problem::no_cluster_file(file, &error))?;
+    pub fn open(file: &Path, process_env: ProcessEnv) -> Result<Self, CommandError> {
+        let text = std::fs::read(file).map_err(|error| CommandError::no_cluster_file(file, &error))?;
         let folder = file.parent().map(Path::to_path_buf).unwrap_or_default();
         let named = |name: &str| std::fs::read(folder.join(name)).ok();
         let environment = Environment {
-            endpoint: around.endpoint.clone(),
+            endpoint: process_env.endpoint.clone(),
         };
         let checked =
-            mainstay_spec::load_bytes(&text, &file.display().to_string(), &environment, &named).map_err(Problem::Spec)?;
+            mainstay_spec::load_bytes(&text, &file.display().to_string(), &environment, &named).map_err(CommandError::Spec)?;
         let env = Env {
             dialer: Arc::new(Tcp),
             wall: Wall::real(),
@@ -56,7 +56,7 @@ impl Session {
             checked,
             env,
             disk: Arc::new(RealDisk),
-            around,
+            process_env,
             jump: None,
         };
         session.jump = session.jump_host()?.map(Arc::new);
@@ -66,6 +66,11 @@ impl Session {
 
     pub fn spec(&self) -> &Spec {
         &self.checked.spec
+    }
+
+    /// The host name of the Proxmox VE endpoint.
+    pub fn datacenter(&self) -> &str {
+        self.spec().datacenter.endpoint.host_str().unwrap_or("?")
     }
 
     /// Machines are dialled through the jump host; all else straight, and through it where that fails: Proxmox VE may be behind it, too.
@@ -78,7 +83,7 @@ impl Session {
     }
 
     /// Asks the jump host, if there is one, to let us in and through. What it refuses now it would refuse in the middle of the work.
-    pub async fn reach(&self) -> Result<(), Failure> {
+    pub async fn check_jump_host(&self) -> Result<(), Failure> {
         let Some(jump) = &self.jump else { return Ok(()) };
         jump.check().await?;
         let Some(machine) = self.spec().machines.first() else {
@@ -92,7 +97,7 @@ impl Session {
         }
     }
 
-    fn jump_host(&self) -> Result<Option<Jump>, Problem> {
+    fn jump_host(&self) -> Result<Option<Jump>, CommandError> {
         let Some(jump) = &self.spec().datacenter.jump else {
             return Ok(None);
         };
@@ -103,15 +108,15 @@ impl Session {
                 port: jump.port,
             },
         };
-        let known_hosts = std::fs::read_to_string(self.around.known_hosts()).unwrap_or_default();
+        let known_hosts = std::fs::read_to_string(self.process_env.known_hosts()).unwrap_or_default();
         let mut logins: Vec<SshLogin> = self
-            .around
+            .process_env
             .ssh_agent
             .iter()
             .map(|socket| SshLogin::Agent { socket: socket.clone() })
             .collect();
         let keys = self
-            .around
+            .process_env
             .ssh_keys()
             .into_iter()
             .filter_map(|path| std::fs::read_to_string(path).ok());
@@ -120,7 +125,7 @@ impl Session {
             passphrase: None,
         }));
         if logins.is_empty() {
-            return Err(Problem::plain("there is no SSH key to log in to the jump host with")
+            return Err(CommandError::new("there is no SSH key to log in to the jump host with")
                 .why(format!("`datacenter.jump` says {jump}"))
                 .help("start an SSH agent, or make a key: ssh-keygen -t ed25519"));
         }
@@ -134,7 +139,7 @@ impl Session {
     }
 
     /// A client for Proxmox VE, by token or by password.
-    pub fn pve(&self) -> Result<Client, Problem> {
+    pub fn pve(&self) -> Result<Client, CommandError> {
         let endpoint = &self.spec().datacenter.endpoint;
         let target = Target {
             host: endpoint.host_str().unwrap_or_default().to_owned(),
@@ -146,7 +151,7 @@ impl Session {
             host: None,
         };
         Client::new(&self.env, vec![endpoint], self.login()?, ClientOptions::default())
-            .map_err(|error| Problem::plain("the certificate settings of the datacenter cannot be used").caused_by(error))
+            .map_err(|error| CommandError::new("the certificate settings of the datacenter cannot be used").caused_by(error))
     }
 
     pub fn pve_trust(&self) -> Trust {
@@ -161,25 +166,25 @@ impl Session {
         }
     }
 
-    pub fn login(&self) -> Result<Login, Problem> {
-        login(&self.around)
+    pub fn login(&self) -> Result<Login, CommandError> {
+        login(&self.process_env)
     }
 
     /// Every age identity at hand, as sops looks for them.
-    pub fn identities(&self) -> Result<Vec<Identity>, Problem> {
+    pub fn identities(&self) -> Result<Vec<Identity>, CommandError> {
         let mut texts = Vec::new();
         texts.extend(
-            self.around
+            self.process_env
                 .age_key
                 .as_ref()
                 .map(|key| ("SOPS_AGE_KEY".to_owned(), key.expose().clone())),
         );
         for path in self
-            .around
+            .process_env
             .age_key_file
             .iter()
             .cloned()
-            .chain([self.around.default_age_keys()])
+            .chain([self.process_env.default_age_keys()])
         {
             if let Ok(text) = std::fs::read_to_string(&path) {
                 texts.push((path.display().to_string(), text));
@@ -188,13 +193,13 @@ impl Session {
         let mut identities = Vec::new();
         for (place, text) in texts {
             let found = Identity::parse_file(&text)
-                .map_err(|error| Problem::plain(format!("the age keys of {place} cannot be read")).caused_by(error))?;
+                .map_err(|error| CommandError::new(format!("the age keys of {place} cannot be read")).caused_by(error))?;
             identities.extend(found);
         }
         Ok(identities)
     }
 
-    pub fn secrets_file(&self) -> Result<SecretsFile, Problem> {
+    pub fn secrets_file(&self) -> Result<SecretsFile, CommandError> {
         Ok(SecretsFile::new(
             self.disk.clone(),
             SecretsFile::beside(&self.file),
@@ -203,7 +208,7 @@ impl Session {
     }
 
     /// Who may read a new secrets file: the nearest `.sops.yaml` decides, else the keys at hand.
-    pub fn readers(&self, identities: &[Identity]) -> Result<Rule, Problem> {
+    pub fn readers(&self, identities: &[Identity]) -> Result<Rule, CommandError> {
         let path = SecretsFile::beside(&self.file);
         let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
         for folder in absolute.ancestors().skip(1) {
@@ -212,63 +217,63 @@ impl Session {
             };
             let relative = absolute.strip_prefix(folder).unwrap_or(&absolute).display().to_string();
             let problem = |error: sops_file::Error| {
-                Problem::plain(format!("{} cannot be used", folder.join(".sops.yaml").display())).caused_by(error)
+                CommandError::new(format!("{} cannot be used", folder.join(".sops.yaml").display())).caused_by(error)
             };
             let rules = CreationRules::parse(&text).map_err(problem)?;
             return readers(Some((&rules, &relative)), identities).map_err(problem);
         }
-        readers(None, identities).map_err(|error| Problem::plain("no reader of the secrets").caused_by(error))
+        readers(None, identities).map_err(|error| CommandError::new("no reader of the secrets").caused_by(error))
     }
 
-    pub fn secrets(&self) -> Result<Option<Secrets>, Problem> {
-        self.secrets_file()?.load().map_err(Problem::from)
+    pub fn secrets(&self) -> Result<Option<Secrets>, CommandError> {
+        self.secrets_file()?.load().map_err(CommandError::from)
     }
 
-    pub fn keys(&self, secrets: &Secrets) -> Result<Keys, Problem> {
+    pub fn keys(&self, secrets: &Secrets) -> Result<Keys, CommandError> {
         keys(&self.env, secrets)
-            .map_err(|error| Problem::plain("client certificates cannot be made from the secrets").caused_by(error))
+            .map_err(|error| CommandError::new("client certificates cannot be made from the secrets").caused_by(error))
     }
 
     /// Everything that a run talks to.
-    pub fn site(&self, secrets: Option<&Secrets>, events: &Events) -> Result<Site, Problem> {
+    pub fn site(&self, secrets: Option<&Secrets>, events: &Events) -> Result<Site, CommandError> {
         let keys = secrets.map(|secrets| self.keys(secrets)).transpose()?;
         let distro = &self.spec().distro;
         let talos = distro
             .talos()
-            .ok_or_else(|| Problem::plain(format!("{} is not supported by this version", distro.distro())))?;
+            .ok_or_else(|| CommandError::new(format!("{} is not supported by this version", distro.distro())))?;
         let trust = if talos.factory.scheme() == "http" {
             Trust::Plain
         } else {
             Trust::Roots { extra_ca_pem: None }
         };
         let factory = Factory::new(&self.env, &talos.factory, &trust)
-            .map_err(|error| Problem::plain("the Image Factory cannot be used").caused_by(error))?;
+            .map_err(|error| CommandError::new("the Image Factory cannot be used").caused_by(error))?;
         let id = secrets.map_or(Uuid::nil(), derive::cluster_id);
-        let journal = Journal::open(self.disk.clone(), &self.around.journals(), id, events.clone());
+        let journal = Journal::open(self.disk.clone(), &self.process_env.journals(), id, events.clone());
         Ok(Site::new(self.env.clone(), self.pve()?, factory, keys, journal, self.spec()))
     }
 }
 
 /// By token from the environment or a file, else by user and password.
-pub fn login(around: &Surroundings) -> Result<Login, Problem> {
-    let from_file = around
+pub fn login(process_env: &ProcessEnv) -> Result<Login, CommandError> {
+    let from_file = process_env
         .token_file
         .as_ref()
-        .map(|path| std::fs::read_to_string(path).map_err(|error| Problem::unreadable(path, &error)))
+        .map(|path| std::fs::read_to_string(path).map_err(|error| CommandError::unreadable(path, &error)))
         .transpose()?;
-    if let Some(token) = around.token.as_ref().map(|token| token.expose().clone()).or(from_file) {
+    if let Some(token) = process_env.token.as_ref().map(|token| token.expose().clone()).or(from_file) {
         // The parser's own words would quote the token.
         return token.trim().parse().map_err(|_: pve_api::ValueError| {
-            Problem::plain("the API token cannot be read").why("it does not look like user@realm!name=secret")
+            CommandError::new("the API token cannot be read").why("it does not look like user@realm!name=secret")
         });
     }
-    match (&around.username, &around.password) {
+    match (&process_env.username, &process_env.password) {
         (Some(user), Some(password)) => Ok(Login::Password {
             user: user.clone(),
             password: password.clone(),
             code: None,
         }),
-        _ => Err(Problem::plain("there is no API token for Proxmox VE")
+        _ => Err(CommandError::new("there is no API token for Proxmox VE")
             .why("neither PROXMOX_VE_API_TOKEN nor PROXMOX_VE_API_TOKEN_FILE is set")
             .help("make one with exactly the rights that it needs: mainstay grant")
             .help("then: export PROXMOX_VE_API_TOKEN='user@realm!name=secret'")),

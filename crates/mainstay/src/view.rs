@@ -1,60 +1,29 @@
-//! Readers of the engine's events: a live board on a terminal, plain lines for CI, JSON lines for programs.
+//! Readers of the event stream: a live view for terminals, plain lines for CI, JSON lines for programs.
 
-mod board;
+pub mod error;
 mod json;
+mod live;
 mod plain;
-pub mod problem;
+pub mod plan_page;
 pub mod status;
 
 use std::time::Duration;
 
-use mainstay_engine::Told;
+pub use json::JsonView;
+pub use live::LiveView;
+pub use plain::PlainView;
 
-use crate::output::Output;
+use crate::wire::{EventLine, PlanEvent};
 
-pub use json::{plan_object, report as json_report};
-
-/// How a run is shown.
-pub enum View {
-    Live(board::Live),
-    Plain(plain::Plain),
-    Json(json::Json),
-}
-
-impl View {
-    pub fn new(output: Output) -> Self {
-        if output.json {
-            Self::Json(json::Json::new(output))
-        } else if output.live {
-            Self::Live(board::Live::new(output))
-        } else {
-            Self::Plain(plain::Plain::new(output))
-        }
-    }
-
-    pub fn show(&mut self, told: &Told) {
-        match self {
-            Self::Live(live) => live.show(told),
-            Self::Plain(plain) => plain.show(told),
-            Self::Json(json) => json.show(told),
-        }
-    }
+/// One reader of the stream. Any number of them reads the same run.
+pub trait EventReader {
+    fn line(&mut self, line: &EventLine);
 
     /// Time passed without an event.
-    pub fn tick(&mut self, now: Duration) {
-        match self {
-            Self::Live(live) => live.draw(now),
-            Self::Plain(plain) => plain.tick(now),
-            Self::Json(_) => {}
-        }
-    }
+    fn tick(&mut self, _now: Duration) {}
 
-    /// The run is over: leaves what should stay on the screen.
-    pub fn finish(&mut self) {
-        if let Self::Live(live) = self {
-            live.finish();
-        }
-    }
+    /// The run is over.
+    fn finish(&mut self) {}
 }
 
 /// `0:07`, `12:34`, `1:02:03`.
@@ -87,9 +56,19 @@ pub fn count(number: usize, noun: &str) -> String {
     }
 }
 
+/// `about 40 s`, `about 4 min`.
+pub fn about(time: Duration) -> String {
+    let seconds = time.as_secs();
+    if seconds < 90 {
+        format!("about {seconds} s")
+    } else {
+        format!("about {} min", (seconds + 30) / 60)
+    }
+}
+
 /// The one-line summary of what a plan will do.
-pub fn summary(plan: &mainstay_plan::Plan) -> String {
-    let sums = plan.summary();
+pub fn summary(plan: &PlanEvent) -> String {
+    let sums = &plan.counts;
     let mut parts = Vec::new();
     let mut part = |number: usize, noun: &str, verb: &str| {
         if number > 0 {
@@ -102,10 +81,10 @@ pub fn summary(plan: &mainstay_plan::Plan) -> String {
     part(sums.machines_to_remove, "machine", "remove");
     part(sums.images_to_remove, "image", "remove");
     part(sums.leftovers_to_remove, "leftover", "remove");
-    if sums.held > 0 {
-        parts.push(format!("{} held", sums.held));
+    if plan.held > 0 {
+        parts.push(format!("{} held", plan.held));
     }
-    let steps = count(sums.steps, "step");
+    let steps = count(plan.steps, "step");
     if parts.is_empty() {
         steps
     } else {

@@ -51,12 +51,48 @@ fn a_run_that_is_told_to_stop_before_it_begins_changes_nothing() {
         let run = stage.run(&spec, &site, Wanted::Cluster);
         // Between the yes and the first step.
         let stop = run.stop.clone();
-        let outcome = converge(&run, &mut |_, _| {
+        let outcome = converge(&run, &mut |request| {
+            request.approve();
             stop.cancel();
-            true
         })
         .await;
         assert!(matches!(outcome, Err(RunError::Stopped { done: 0, .. })), "{outcome:?}");
         assert_eq!(stage.world.datacenter().inspect().vms.len(), before);
+    });
+}
+
+#[test]
+fn a_run_can_be_stopped_while_its_question_is_open() {
+    on_stage(57, WorldSpec::default(), async |stage| {
+        let before = stage.world.datacenter().inspect().vms.len();
+        let spec = stage.spec(THREE_AND_TWO);
+        let site = stage.site(&spec);
+        let run = stage.run(&spec, &site, Wanted::Cluster);
+        let stop = run.stop.clone();
+        // Kept without an answer, as while a person reads the plan.
+        let mut open = None;
+        let mut keep_open = |request| open = Some(request);
+        let ctrl_c = async {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            stop.cancel();
+        };
+        let (outcome, ()) = futures::future::join(converge(&run, &mut keep_open), ctrl_c).await;
+        assert!(
+            matches!(outcome, Err(RunError::Stopped { done: 0, left }) if left > 0),
+            "{outcome:?}"
+        );
+        assert!(open.is_some(), "nothing was asked");
+        assert_eq!(stage.world.datacenter().inspect().vms.len(), before);
+    });
+}
+
+#[test]
+fn a_request_that_is_dropped_is_declined() {
+    on_stage(58, WorldSpec::default(), async |stage| {
+        let spec = stage.spec(THREE_AND_TWO);
+        let site = stage.site(&spec);
+        let run = stage.run(&spec, &site, Wanted::Cluster);
+        let outcome = converge(&run, &mut |request| drop(request)).await;
+        assert!(matches!(outcome, Err(RunError::NotApproved(_))), "{outcome:?}");
     });
 }

@@ -95,7 +95,7 @@ fn whoever_lost_the_lease_begins_nothing_new() {
             let site = colleague.site(&spec);
             let mut run = colleague.run(&spec, &site, mainstay_engine::Wanted::Cluster);
             run.despite_lease = true;
-            mainstay_engine::converge(&run, &mut |_, _| true).await
+            mainstay_engine::converge(&run, &mut |request| request.approve()).await
         };
         let (mine, theirs) = join(stage.up(&file), overrule).await;
         assert!(is_leased(&mine), "{mine:?}");

@@ -195,7 +195,13 @@ impl Stage {
     pub async fn converge(&self, file: &str, wanted: Wanted) -> Result<Report, RunError> {
         let spec = self.spec(file);
         let site = self.site(&spec);
-        converge(&self.run(&spec, &site, wanted), &mut |_, _| self.keep_secrets()).await
+        let run = self.run(&spec, &site, wanted);
+        converge(&run, &mut |request| {
+            if self.keep_secrets() {
+                request.approve();
+            }
+        })
+        .await
     }
 
     /// As `up` has it: a yes comes first, and the secrets before anything that needs them.
@@ -305,6 +311,8 @@ impl Stage {
                 }
                 Event::Note(_) => "note".to_owned(),
                 Event::Stopping { running } => format!("stopping {}", running.len()),
+                // Asking takes no time here and changes nothing.
+                Event::Approval { .. } | Event::Answered { .. } => continue,
             };
             lines.push_str(&format!("{:?} {text}\n", told.at));
         }

@@ -8,18 +8,18 @@ use mainstay_spec::Role;
 use talos_config::{Kubeconfig, Secrets, TalosRole, Talosconfig};
 
 use crate::args::Credentials;
+use crate::error::CommandError;
 use crate::output::Output;
-use crate::problem::Problem;
 use crate::session::Session;
 
-pub fn kubeconfig(session: &Session, args: &Credentials, output: Output) -> Result<(), Problem> {
+pub fn kubeconfig(session: &Session, args: &Credentials, output: Output) -> Result<(), CommandError> {
     let secrets = secrets(session)?;
     let spec = session.spec();
     let endpoint = spec
         .endpoint
         .url()
         .parse()
-        .map_err(|error| Problem::plain("the endpoint is no URL").caused_by(error))?;
+        .map_err(|error| CommandError::new("the endpoint is no URL").caused_by(error))?;
     let mut rng = session.env.entropy.fork("kubeconfig").rng();
     let minted = Kubeconfig::mint(
         &secrets,
@@ -29,17 +29,17 @@ pub fn kubeconfig(session: &Session, args: &Credentials, output: Output) -> Resu
         session.env.wall.now(),
         &mut rng,
     );
-    let minted = minted.map_err(|error| Problem::plain("the kubeconfig could not be made").caused_by(error))?;
-    let place = session.around.default_kubeconfig();
+    let minted = minted.map_err(|error| CommandError::new("the kubeconfig could not be made").caused_by(error))?;
+    let place = session.process_env.default_kubeconfig();
     let merged = |text: &str| {
         let mut there = Kubeconfig::parse(text)?;
         there.merge(&minted);
         Ok(there.to_yaml().to_string())
     };
-    hand_over(session, args, output, &minted.to_yaml(), &place, merged)
+    write_or_merge(session, args, output, &minted.to_yaml(), &place, merged)
 }
 
-pub fn talosconfig(session: &Session, args: &Credentials, output: Output) -> Result<(), Problem> {
+pub fn talosconfig(session: &Session, args: &Credentials, output: Output) -> Result<(), CommandError> {
     let secrets = secrets(session)?;
     let spec = session.spec();
     let addresses = |role: Role| {
@@ -63,20 +63,20 @@ pub fn talosconfig(session: &Session, args: &Credentials, output: Output) -> Res
         session.env.wall.now(),
         &mut rng,
     );
-    let minted = minted.map_err(|error| Problem::plain("the talosconfig could not be made").caused_by(error))?;
-    let place = session.around.default_talosconfig();
+    let minted = minted.map_err(|error| CommandError::new("the talosconfig could not be made").caused_by(error))?;
+    let place = session.process_env.default_talosconfig();
     let merged = |text: &str| {
         let mut there = Talosconfig::parse(text)?;
         there.merge(&minted);
         Ok(there.to_yaml().to_string())
     };
-    hand_over(session, args, output, &minted.to_yaml(), &place, merged)
+    write_or_merge(session, args, output, &minted.to_yaml(), &place, merged)
 }
 
-fn secrets(session: &Session) -> Result<Secrets, Problem> {
+fn secrets(session: &Session) -> Result<Secrets, CommandError> {
     session
         .secrets()?
-        .ok_or_else(|| Problem::no_secrets(&SecretsFile::beside(&session.file)))
+        .ok_or_else(|| CommandError::no_secrets(&SecretsFile::beside(&session.file)))
 }
 
 fn lifetime(args: &Credentials) -> SignedDuration {
@@ -84,38 +84,38 @@ fn lifetime(args: &Credentials) -> SignedDuration {
 }
 
 /// To stdout, into a file, or into the file that the other tools read.
-fn hand_over(
+fn write_or_merge(
     session: &Session,
     args: &Credentials,
     output: Output,
     text: &str,
     default: &Path,
     merged: impl Fn(&str) -> Result<String, talos_config::access::AccessError>,
-) -> Result<(), Problem> {
+) -> Result<(), CommandError> {
     let write = |path: &PathBuf, text: &str| {
         session
             .disk
             .write(path, text.as_bytes())
-            .map_err(|error| Problem::plain(format!("{} cannot be written", path.display())).caused_by(error))?;
-        output.tell(format!("wrote {}", path.display()));
+            .map_err(|error| CommandError::new(format!("{} cannot be written", path.display())).caused_by(error))?;
+        output.status(format!("wrote {}", path.display()));
         Ok(())
     };
     if let Some(path) = &args.out {
         return write(path, text);
     }
     if !args.merge {
-        output.raw(text);
+        output.print_raw(text);
         return Ok(());
     }
     let path = default.to_path_buf();
     let there = session
         .disk
         .read(&path)
-        .map_err(|error| Problem::unreadable(&path, &error))?
+        .map_err(|error| CommandError::unreadable(&path, &error))?
         .unwrap_or_default();
-    let there = String::from_utf8(there).map_err(|_| Problem::plain(format!("{} is no text", path.display())))?;
+    let there = String::from_utf8(there).map_err(|_| CommandError::new(format!("{} is no text", path.display())))?;
     let merged = merged(&there).map_err(|error| {
-        Problem::plain(format!("{} cannot be merged with; it was left as it is", path.display())).caused_by(error)
+        CommandError::new(format!("{} cannot be merged with; it was left as it is", path.display())).caused_by(error)
     })?;
     write(&path, &merged)
 }

@@ -5,20 +5,22 @@ use mainstay_plan::Versions;
 use mainstay_spec::{Spec, VersionWish};
 use talos_config::versions::Contract;
 
-use crate::args::Config;
+use crate::args::ConfigArgs;
+use crate::error::CommandError;
 use crate::output::Output;
-use crate::problem::Problem;
 use crate::session::Session;
 
-pub fn run(session: &Session, args: &Config, output: Output) -> Result<(), Problem> {
+pub fn run(session: &Session, args: &ConfigArgs, output: Output) -> Result<(), CommandError> {
     let spec = session.spec();
     if let Some(name) = args.machine.as_ref().filter(|name| spec.machine(name).is_none()) {
         let names: Vec<&str> = spec.machines.iter().map(|machine| machine.name.as_str()).collect();
-        return Err(Problem::usage(format!("there is no machine {name}")).help(format!("the machines are: {}", names.join(", "))));
+        return Err(
+            CommandError::usage(format!("there is no machine {name}")).help(format!("the machines are: {}", names.join(", ")))
+        );
     }
     let secrets = session
         .secrets()?
-        .ok_or_else(|| Problem::no_secrets(&SecretsFile::beside(&session.file)))?;
+        .ok_or_else(|| CommandError::no_secrets(&SecretsFile::beside(&session.file)))?;
     let versions = derive::versions(spec, None, None)?;
     let contract = Contract::of(&versions.talos).classic();
     let configs = derive::configs(spec, &secrets, &versions)?;
@@ -33,14 +35,14 @@ pub fn run(session: &Session, args: &Config, output: Output) -> Result<(), Probl
                 session
                     .disk
                     .write(&path, text.expose().as_bytes())
-                    .map_err(|error| Problem::plain(format!("{} cannot be written", path.display())).caused_by(error))?;
-                output.tell(format!("wrote {}", path.display()));
+                    .map_err(|error| CommandError::new(format!("{} cannot be written", path.display())).caused_by(error))?;
+                output.status(format!("wrote {}", path.display()));
             }
             None => {
                 if configs.len() > 1 && args.machine.is_none() {
-                    output.result(format!("# {name}"));
+                    output.print(format!("# {name}"));
                 }
-                output.raw(if args.show_secrets {
+                output.print_raw(if args.show_secrets {
                     text.expose().to_owned()
                 } else {
                     masked(text.expose(), contract)?
@@ -56,15 +58,15 @@ fn tell_versions(spec: &Spec, versions: &Versions, output: Output) {
     let Some(talos) = spec.distro.talos() else { return };
     let exact = |wish: &VersionWish| matches!(wish, VersionWish::Exact(_));
     if !exact(&talos.version) || !exact(&spec.kubernetes) {
-        output.tell(format!(
+        output.status(format!(
             "for Talos {} and Kubernetes {}, the newest that fit the file; a cluster that runs others keeps them",
             versions.talos, versions.kubernetes
         ));
     }
 }
 
-fn masked(text: &str, contract: Contract) -> Result<String, Problem> {
+fn masked(text: &str, contract: Contract) -> Result<String, CommandError> {
     let config = talos_config::Config::parse(text, contract)
-        .map_err(|error| Problem::plain("a config of ours cannot be read").caused_by(error))?;
+        .map_err(|error| CommandError::new("a config of ours cannot be read").caused_by(error))?;
     Ok(config.to_masked_yaml())
 }

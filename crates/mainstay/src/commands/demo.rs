@@ -22,10 +22,13 @@ use talos_config::{Secrets, ServiceAccountKey};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Demo;
+use crate::args::DemoArgs;
+use crate::error::CommandError;
+use crate::exit;
 use crate::output::Output;
-use crate::problem::Problem;
-use crate::view::{self, View};
+use crate::run::{self, Readers};
+use crate::view;
+use crate::wire::{self, EventEncoder, EventLine, WireEvent};
 
 /// The cluster of a demo without `-f`.
 const CLUSTER: &str = include_str!("demo.yaml");
@@ -36,12 +39,12 @@ const FRAME: Duration = Duration::from_millis(100);
 const DEADLINE: Duration = Duration::from_secs(6 * 3600);
 
 /// What the simulated run hands over.
-enum Said {
-    Told(Told),
-    End(Box<End>),
+enum DemoMessage {
+    Event(Told),
+    End(Box<DemoResult>),
 }
 
-struct End {
+struct DemoResult {
     outcome: Result<Report, RunError>,
     /// What the last look saw, for the status page.
     observed: Option<Observed>,
@@ -51,10 +54,10 @@ struct End {
     now: jiff::Timestamp,
 }
 
-pub async fn run(file: &Path, args: &Demo, output: Output) -> Result<(), Problem> {
+pub async fn run(file: &Path, args: &DemoArgs, output: Output) -> Result<(), CommandError> {
     let given = file.as_os_str() != "cluster.yaml";
     let text = if given {
-        std::fs::read_to_string(file).map_err(|error| Problem::unreadable(file, &error))?
+        std::fs::read_to_string(file).map_err(|error| CommandError::unreadable(file, &error))?
     } else {
         CLUSTER.to_owned()
     };
@@ -65,14 +68,14 @@ pub async fn run(file: &Path, args: &Demo, output: Output) -> Result<(), Problem
         "demo.yaml".to_owned()
     };
     if !output.json {
-        output.tell(format!(
+        output.status(format!(
             "A simulated Proxmox VE datacenter in this process; time passes {} times faster.",
             args.speed
         ));
     }
-    let (sender, said) = mpsc::channel();
+    let (sender, messages) = mpsc::channel();
     let seed = args.faults.unwrap_or(1);
-    let story = Story {
+    let story = DemoRun {
         text,
         name,
         folder,
@@ -80,88 +83,96 @@ pub async fn run(file: &Path, args: &Demo, output: Output) -> Result<(), Problem
         sender,
     };
     let thread = std::thread::spawn(move || simulate(seed, DEADLINE, |entropy| story.play(entropy)));
-    let end = watch(&said, args.speed, output).await;
+    let mut readers = Readers::new(vec![output.reader()]);
+    let end = watch(&messages, args.speed, &mut readers).await;
     match thread.join() {
         Ok(Ok(Ok(()))) => {}
         Ok(Ok(Err(problem))) => return Err(problem),
-        Ok(Err(error)) => return Err(Problem::plain("the simulated run did not end").caused_by(error)),
-        Err(_) => return Err(Problem::plain("the simulated run broke")),
+        Ok(Err(error)) => return Err(CommandError::new("the simulated run did not end").caused_by(error)),
+        Err(_) => return Err(CommandError::new("the simulated run broke")),
     }
-    end.map_or(Ok(()), |end| close(*end, output))
+    end.map_or(Ok(()), |end| close(*end, &mut readers, output))
 }
 
-/// Replays the events at the pace that was asked for.
-async fn watch(said: &mpsc::Receiver<Said>, speed: f64, output: Output) -> Option<Box<End>> {
-    let mut view = View::new(output);
+/// Shows the events at the pace that was asked for.
+async fn watch(messages: &mpsc::Receiver<DemoMessage>, speed: f64, readers: &mut Readers) -> Option<Box<DemoResult>> {
+    // Nothing is asked in a demo, so the question is never shown.
+    let mut encoder = EventEncoder::new("");
     let began = Instant::now();
     let at = |virtually: Duration| began + virtually.div_f64(speed);
     let now = || began.elapsed().mul_f64(speed);
     loop {
-        let told = match said.try_recv() {
-            Ok(Said::Told(told)) => told,
-            Ok(Said::End(end)) => {
-                view.finish();
-                return Some(end);
-            }
+        let record = match messages.try_recv() {
+            Ok(DemoMessage::Event(record)) => record,
+            Ok(DemoMessage::End(end)) => return Some(end),
             Err(mpsc::TryRecvError::Empty) => {
                 tokio::time::sleep(FRAME).await;
                 continue;
             }
             Err(mpsc::TryRecvError::Disconnected) => return None,
         };
-        while Instant::now() + FRAME < at(told.at) {
+        while Instant::now() + FRAME < at(record.at) {
             tokio::time::sleep(FRAME).await;
-            view.tick(now().min(told.at));
+            readers.tick(now().min(record.at));
         }
-        sleep_until(at(told.at)).await;
-        view.show(&told);
+        sleep_until(at(record.at)).await;
+        readers.line(&encoder.encode(&record));
     }
 }
 
-fn close(end: End, output: Output) -> Result<(), Problem> {
+fn close(end: DemoResult, readers: &mut Readers, output: Output) -> Result<(), CommandError> {
     let machines = end.spec.machines.len();
-    if output.json {
-        output.object(&view::json_report(end.outcome.as_ref(), end.took, machines));
+    let mut report = run::report(end.outcome.as_ref(), machines);
+    let ready = report.nodes.map_or(0, |nodes| nodes.ready);
+    report.settled = end.outcome.is_ok();
+    if report.settled {
+        report.summary = vec![format!(
+            "{} is settled: {ready} of {} ready. {} in {} of simulated time.",
+            end.spec.name,
+            view::count(machines, "node"),
+            view::count(report.done, "step"),
+            view::clock(end.took)
+        )];
     }
-    let report = end.outcome?;
+    let error = end.outcome.err().map(CommandError::from);
+    report.exit = error.as_ref().map_or(0, exit::code);
+    for error in error.iter().flat_map(|error| wire::errors(error, "demo.yaml")) {
+        readers.line(&EventLine::at(end.took, WireEvent::Error(error)));
+    }
+    let exit = report.exit;
+    readers.line(&EventLine::at(end.took, WireEvent::Report(report)));
+    readers.finish();
+    if exit != 0 {
+        return Err(CommandError::ExitOnly(exit));
+    }
     if output.json {
         return Ok(());
     }
-    let ready = report
-        .nodes
-        .as_ref()
-        .map_or(0, |nodes| nodes.nodes.values().filter(|node| node.ready).count());
-    output.tell(format!(
-        "{} is settled: {ready} of {} ready. {} in {} of simulated time.\n",
-        end.spec.name,
-        view::count(machines, "node"),
-        view::count(report.done, "step"),
-        view::clock(end.took)
-    ));
     if let Some(observed) = &end.observed {
-        output.result(view::status::page(&end.spec, Some(&end.secrets), observed, 2, end.now).text(output.width()));
+        output.status("");
+        output.print(view::status::page(&end.spec, Some(&end.secrets), observed, 2, end.now).text(output.width()));
     }
-    output.tell("\nNothing of this was real, and nothing is left of it. Next: mainstay init");
+    output.status("\nAll of this was simulated; nothing is left of it. Next: mainstay init");
     Ok(())
 }
 
 /// One simulated run.
-struct Story {
+struct DemoRun {
     text: String,
     name: String,
     folder: std::path::PathBuf,
     faults: Option<u64>,
-    sender: mpsc::Sender<Said>,
+    sender: mpsc::Sender<DemoMessage>,
 }
 
-impl Story {
-    async fn play(self, entropy: Entropy) -> Result<(), Problem> {
+impl DemoRun {
+    async fn play(self, entropy: Entropy) -> Result<(), CommandError> {
         let wall = Wall::at("2026-01-01T08:00:00Z".parse().unwrap_or(jiff::Timestamp::UNIX_EPOCH));
-        let wanted = world::fitting(&self.spec(None)?);
+        let wanted = world::world_for(&self.spec(None)?);
         let world = World::start(wanted, Mode::Simulated, wall, entropy.fork("world")).await;
-        let world = world.map_err(|error| Problem::plain("the simulated world cannot be made").caused_by(error))?;
+        let world = world.map_err(|error| CommandError::new("the simulated world cannot be made").caused_by(error))?;
         if self.faults.is_some() {
-            world.net().set_faults(rough());
+            world.net().set_faults(bad_network());
         }
         let env = Env {
             dialer: world.dialer(),
@@ -183,14 +194,14 @@ impl Story {
             stop: CancellationToken::new(),
         };
         let began = Instant::now();
-        let outcome = converge(&run, &mut |_, _| true).await;
+        let outcome = converge(&run, &mut |request| request.approve()).await;
         let took = began.elapsed();
         let observed = observe(&site, &Scope::of(&spec, Some(derive::cluster_id(&secrets))))
             .await
             .ok()
             .map(|sight| sight.observed);
         let now = wall.now();
-        let _ = self.sender.send(Said::End(Box::new(End {
+        let _ = self.sender.send(DemoMessage::End(Box::new(DemoResult {
             outcome,
             observed,
             spec: spec.clone(),
@@ -203,15 +214,15 @@ impl Story {
 
     fn events(&self) -> Events {
         let sender = std::sync::Mutex::new(self.sender.clone());
-        Events::new(move |told| {
+        Events::new(move |record| {
             if let Ok(sender) = sender.lock() {
-                let _ = sender.send(Said::Told(told));
+                let _ = sender.send(DemoMessage::Event(record));
             }
         })
     }
 
     /// The file, in front of the simulated datacenter whatever its own says.
-    fn spec(&self, world: Option<&World>) -> Result<Spec, Problem> {
+    fn spec(&self, world: Option<&World>) -> Result<Spec, CommandError> {
         let folder = self.folder.clone();
         let environment = Environment {
             // Before there is a world, any address does: the file may leave it out.
@@ -220,19 +231,19 @@ impl Story {
         let checked = mainstay_spec::load(&self.text, &self.name, &environment, &|name| {
             std::fs::read(folder.join(name)).ok()
         })
-        .map_err(Problem::Spec)?;
+        .map_err(CommandError::Spec)?;
         let mut spec = checked.spec;
         spec.datacenter.jump = None;
         if let (Some(world), DistroSpec::Talos(talos)) = (world, &mut spec.distro) {
             let url = world.factory_url().parse();
-            talos.factory = url.map_err(|error| Problem::plain("the simulated factory has no address").caused_by(error))?;
+            talos.factory = url.map_err(|error| CommandError::new("the simulated factory has no address").caused_by(error))?;
         }
         Ok(spec)
     }
 }
 
 /// A network on a bad day: one connection in thirty is refused, some are reset.
-fn rough() -> mainstay_net::Faults {
+fn bad_network() -> mainstay_net::Faults {
     let milliseconds = Duration::from_millis;
     mainstay_net::Faults {
         refuse: 0.03,
@@ -242,15 +253,15 @@ fn rough() -> mainstay_net::Faults {
     }
 }
 
-fn secrets(env: &Env) -> Result<Secrets, Problem> {
+fn secrets(env: &Env) -> Result<Secrets, CommandError> {
     let mut rng = env.entropy.fork("secrets").rng();
     let minted =
         ServiceAccountKey::ec_p256(&mut rng).and_then(|key| Secrets::generate(&mut rng, env.wall.now(), Contract::CLASSIC, key));
-    minted.map_err(|error| Problem::plain("secrets cannot be made").caused_by(error))
+    minted.map_err(|error| CommandError::new("secrets cannot be made").caused_by(error))
 }
 
-fn site(world: &World, env: &Env, spec: &Spec, secrets: &Secrets, events: &Events) -> Result<Site, Problem> {
-    let broken = |what: &'static str| move || Problem::plain(format!("the simulated datacenter has no {what}"));
+fn site(world: &World, env: &Env, spec: &Spec, secrets: &Secrets, events: &Events) -> Result<Site, CommandError> {
+    let broken = |what: &'static str| move || CommandError::new(format!("the simulated datacenter has no {what}"));
     let address = world.endpoint();
     let target = address
         .trim_start_matches("https://")
@@ -269,7 +280,7 @@ fn site(world: &World, env: &Env, spec: &Spec, secrets: &Secrets, events: &Event
     let pve = Client::new(env, vec![endpoint], login, ClientOptions::default()).map_err(|_| broken("certificate")())?;
     let talos = spec.distro.talos().ok_or_else(broken("distribution"))?;
     let factory = Factory::new(env, &talos.factory, &Trust::Plain).map_err(|_| broken("Image Factory")())?;
-    let keys = keys(env, secrets).map_err(|error| Problem::plain("client certificates cannot be made").caused_by(error))?;
+    let keys = keys(env, secrets).map_err(|error| CommandError::new("client certificates cannot be made").caused_by(error))?;
     let journal = Journal::open(
         Arc::new(MemoryDisk::default()),
         Path::new("demo"),

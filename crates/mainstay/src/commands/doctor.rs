@@ -5,20 +5,21 @@ use mainstay_plan::{Desired, Observed, Plan, RefusalKind};
 use pve_api::PveVersion;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Grant;
+use crate::args::GrantArgs;
+use crate::error::CommandError;
+use crate::exit;
 use crate::output::Output;
-use crate::problem::Problem;
 use crate::session::Session;
 
 /// One check and what came of it.
-struct Check {
+struct DoctorCheck {
     name: &'static str,
     fault: Option<String>,
     detail: String,
     help: Vec<String>,
 }
 
-impl Check {
+impl DoctorCheck {
     fn fine(name: &'static str, detail: impl Into<String>) -> Self {
         Self {
             name,
@@ -38,8 +39,11 @@ impl Check {
     }
 }
 
-pub async fn run(session: &Session, output: Output) -> Result<(), Problem> {
-    let mut checks = vec![Check::fine("file", format!("{} can be carried out", session.file.display()))];
+pub async fn run(session: &Session, output: Output) -> Result<(), CommandError> {
+    let mut checks = vec![DoctorCheck::fine(
+        "file",
+        format!("{} can be carried out", session.file.display()),
+    )];
     let jump = jump_check(session).await;
     let reached = jump.as_ref().is_none_or(|jump| jump.fault.is_none());
     checks.extend(jump);
@@ -48,14 +52,14 @@ pub async fn run(session: &Session, output: Output) -> Result<(), Problem> {
     let site = session.site(secrets.as_ref(), &Events::unheard())?;
     let scope = Scope::of(session.spec(), secrets.as_ref().map(derive::cluster_id));
     match observe(&site, &scope).await {
-        Err(failure) => checks.push(Check::failing(
+        Err(failure) => checks.push(DoctorCheck::failing(
             "proxmox",
             failure.what.clone(),
             failure.causes().into_iter().chain(failure.help).collect(),
         )),
         Ok(sight) => {
             let observed = &sight.observed;
-            checks.push(Check::fine(
+            checks.push(DoctorCheck::fine(
                 "proxmox",
                 format!(
                     "{} answers with version {}",
@@ -70,7 +74,7 @@ pub async fn run(session: &Session, output: Output) -> Result<(), Problem> {
                 site: &site,
                 secrets: secrets.as_ref(),
                 wanted: Wanted::Cluster,
-                holder: session.around.holder.clone(),
+                holder: session.process_env.holder.clone(),
                 despite_lease: true,
                 events: Events::unheard(),
                 stop: CancellationToken::new(),
@@ -83,43 +87,43 @@ pub async fn run(session: &Session, output: Output) -> Result<(), Problem> {
     if checks.iter().all(|check| check.fault.is_none()) {
         Ok(())
     } else {
-        Err(Problem::Said(1))
+        Err(CommandError::ExitOnly(exit::UNHEALTHY))
     }
 }
 
 /// Whether the jump host lets us in and through, if there is one.
-async fn jump_check(session: &Session) -> Option<Check> {
+async fn jump_check(session: &Session) -> Option<DoctorCheck> {
     let jump = session.spec().datacenter.jump.as_ref()?;
-    Some(match session.reach().await {
-        Ok(()) => Check::fine("jump", format!("{jump} lets us in and through")),
-        Err(failure) => Check::failing("jump", failure.what, failure.why.into_iter().chain(failure.help).collect()),
+    Some(match session.check_jump_host().await {
+        Ok(()) => DoctorCheck::fine("jump", format!("{jump} lets us in and through")),
+        Err(failure) => DoctorCheck::failing("jump", failure.what, failure.why.into_iter().chain(failure.help).collect()),
     })
 }
 
-fn secrets_check(session: &Session) -> Check {
+fn secrets_check(session: &Session) -> DoctorCheck {
     match session.secrets() {
-        Ok(Some(_)) => Check::fine("secrets", "are there and open"),
-        Ok(None) => Check::fine("secrets", "not made yet; `mainstay up` makes them"),
-        Err(Problem::Plain(plain)) => Check::failing(
+        Ok(Some(_)) => DoctorCheck::fine("secrets", "are there and open"),
+        Ok(None) => DoctorCheck::fine("secrets", "not made yet; `mainstay up` makes them"),
+        Err(CommandError::Message(plain)) => DoctorCheck::failing(
             "secrets",
             plain.what.clone(),
             plain.causes.iter().chain(&plain.help).cloned().collect(),
         ),
-        Err(_) => Check::failing("secrets", "cannot be read", Vec::new()),
+        Err(_) => DoctorCheck::failing("secrets", "cannot be read", Vec::new()),
     }
 }
 
-fn rights_check(session: &Session, missing: &[pve_api::privileges::Grant]) -> Result<Check, Problem> {
+fn rights_check(session: &Session, missing: &[pve_api::privileges::Grant]) -> Result<DoctorCheck, CommandError> {
     let login = session.login()?;
     if missing.is_empty() {
-        return Ok(Check::fine(
+        return Ok(DoctorCheck::fine(
             "rights",
             format!("{} has all that this file needs", login.principal()),
         ));
     }
-    let lacks = missing.iter().map(lack);
+    let lacks = missing.iter().map(format_grant);
     let commands = preflight::commands(missing, login.principal());
-    Ok(Check::failing(
+    Ok(DoctorCheck::failing(
         "rights",
         format!("{} lacks what follows; the commands below grant it", login.principal()),
         lacks.chain(commands).collect(),
@@ -127,7 +131,7 @@ fn rights_check(session: &Session, missing: &[pve_api::privileges::Grant]) -> Re
 }
 
 /// `VM.Allocate, VM.Audit on /vms`.
-pub fn lack(grant: &pve_api::privileges::Grant) -> String {
+pub fn format_grant(grant: &pve_api::privileges::Grant) -> String {
     let names: Vec<String> = grant.privileges.iter().map(ToString::to_string).collect();
     format!("{} on {}", names.join(", "), grant.path)
 }
@@ -135,17 +139,17 @@ pub fn lack(grant: &pve_api::privileges::Grant) -> String {
 /// Everything else that would refuse is known to the plan: storages, room, bridges, strangers, versions.
 ///
 /// Whether an address is free shows only where it could be dialled.
-fn plan_checks(planned: Result<(Plan, Desired, Observed), RunError>, reached: bool) -> Vec<Check> {
+fn plan_checks(planned: Result<(Plan, Desired, Observed), RunError>, reached: bool) -> Vec<DoctorCheck> {
     let plan = match planned {
         Ok((plan, ..)) => plan,
         // Told by the check of rights already.
         Err(RunError::Lacking(_)) => return Vec::new(),
-        Err(RunError::Blind(failure)) => return vec![Check::failing("plan", failure.what.clone(), failure.help)],
-        Err(_) => return vec![Check::failing("plan", "cannot be made", Vec::new())],
+        Err(RunError::Blind(failure)) => return vec![DoctorCheck::failing("plan", failure.what.clone(), failure.help)],
+        Err(_) => return vec![DoctorCheck::failing("plan", "cannot be made", Vec::new())],
     };
     if plan.refusals.is_empty() {
         let held = plan.held.iter().filter(|held| held.holds_up()).map(|held| {
-            Check::failing(
+            DoctorCheck::failing(
                 "held",
                 format!("{} of {}: {}", held.what, held.subject, held.reason),
                 Vec::new(),
@@ -156,7 +160,7 @@ fn plan_checks(planned: Result<(Plan, Desired, Observed), RunError>, reached: bo
         } else {
             "storages, room, bridges and versions fit; addresses could not be tried"
         };
-        return std::iter::once(Check::fine("datacenter", fits)).chain(held).collect();
+        return std::iter::once(DoctorCheck::fine("datacenter", fits)).chain(held).collect();
     }
     let name = |kind: RefusalKind| match kind {
         RefusalKind::Conflict => "conflict",
@@ -165,25 +169,25 @@ fn plan_checks(planned: Result<(Plan, Desired, Observed), RunError>, reached: bo
     };
     plan.refusals
         .into_iter()
-        .map(|refusal| Check::failing(name(refusal.kind), format!("{}: {}", refusal.what, refusal.why), refusal.help))
+        .map(|refusal| DoctorCheck::failing(name(refusal.kind), format!("{}: {}", refusal.what, refusal.why), refusal.help))
         .collect()
 }
 
-async fn factory_check(site: &mainstay_engine::Site) -> Check {
+async fn factory_check(site: &mainstay_engine::Site) -> DoctorCheck {
     match site.factory.versions().await {
-        Ok(versions) => Check::fine("factory", format!("answers, {} releases of Talos", versions.len())),
-        Err(error) => Check::failing("factory", error.to_string(), error.remedy().into_iter().collect()),
+        Ok(versions) => DoctorCheck::fine("factory", format!("answers, {} releases of Talos", versions.len())),
+        Err(error) => DoctorCheck::failing("factory", error.to_string(), error.remedy().into_iter().collect()),
     }
 }
 
-fn show(checks: &[Check], output: Output) {
+fn show(checks: &[DoctorCheck], output: Output) {
     for check in checks {
         if output.json {
-            output.object(&serde_json::json!({"v": 1, "type": "check", "name": check.name, "ok": check.fault.is_none(), "detail": check.fault.as_ref().unwrap_or(&check.detail), "help": check.help}));
+            output.print_json(&serde_json::json!({"v": 1, "type": "check", "name": check.name, "ok": check.fault.is_none(), "detail": check.fault.as_ref().unwrap_or(&check.detail), "help": check.help}));
             continue;
         }
         let verdict = if check.fault.is_none() { "ok" } else { "failing" };
-        output.result(format!(
+        output.print(format!(
             "{:<11} {verdict:<8} {}",
             check.name,
             check.fault.as_ref().unwrap_or(&check.detail)
@@ -192,27 +196,27 @@ fn show(checks: &[Check], output: Output) {
             .help
             .iter()
             .flat_map(|text| text.lines())
-            .for_each(|line| output.result(format!("                       {line}")));
+            .for_each(|line| output.print(format!("                       {line}")));
     }
 }
 
 /// The role and the ACL lines, for this file and this version of Proxmox VE.
-pub async fn grant(session: &Session, args: &Grant, output: Output) -> Result<(), Problem> {
+pub async fn grant(session: &Session, args: &GrantArgs, output: Output) -> Result<(), CommandError> {
     let given = args.pve.as_ref().map(|text| text.parse::<PveVersion>()).transpose();
-    let given = given.map_err(|error| Problem::usage("that is no version of Proxmox VE").caused_by(error))?;
+    let given = given.map_err(|error| CommandError::usage("that is no version of Proxmox VE").caused_by(error))?;
     let seen = look(session).await;
     let version = match (given, &seen) {
         (Some(version), _) => version,
         (None, Ok(observed)) => pve_version(&observed.pve),
         (None, Err(_)) => {
-            output.tell("Proxmox VE cannot be looked at with this token; for version 9 (say --pve 8.4 for another)");
+            output.status("Proxmox VE cannot be looked at with this token; for version 9 (say --pve 8.4 for another)");
             PveVersion::new(9, 0)
         }
     };
     let observed = seen.as_ref().ok();
     let storage = &session.spec().datacenter.storage;
     if observed.is_none() && (storage.images.is_none() || storage.disks.is_none()) {
-        output.tell("the file names no storages and they cannot be looked at: name them in `datacenter.storage`, or add the lines for them yourself");
+        output.status("the file names no storages and they cannot be looked at: name them in `datacenter.storage`, or add the lines for them yourself");
     }
     let grants = preflight::grants(session.spec(), observed, version);
     let user = args.to.split('!').next().unwrap_or(&args.to);
@@ -221,9 +225,9 @@ pub async fn grant(session: &Session, args: &Grant, output: Output) -> Result<()
     lines.extend(token.map(|token| format!("pveum user token add '{user}' '{token}' --privsep 1")));
     lines.extend(preflight::commands(&grants, &args.to));
     for line in &lines {
-        output.result(line);
+        output.print(line);
     }
-    output.tell(if token.is_some() {
+    output.status(if token.is_some() {
         "run these on a Proxmox VE host as root; the second one prints the token's secret once"
     } else {
         "run these on a Proxmox VE host as root"
@@ -231,7 +235,7 @@ pub async fn grant(session: &Session, args: &Grant, output: Output) -> Result<()
     Ok(())
 }
 
-async fn look(session: &Session) -> Result<Observed, Problem> {
+async fn look(session: &Session) -> Result<Observed, CommandError> {
     let site = session.site(None, &Events::unheard())?;
     Ok(observe(&site, &Scope::of(session.spec(), None)).await?.observed)
 }

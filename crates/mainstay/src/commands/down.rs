@@ -1,29 +1,34 @@
 //! `down`: everything that mainstay made for this cluster, and nothing else.
 
-use mainstay_engine::{Events, Run, Scope, SecretsFile, Site, Wanted, derive, observe};
-use mainstay_plan::{Observed, Plan};
+use std::time::Duration;
+
+use mainstay_engine::{Events, Report, Run, Scope, SecretsFile, Site, Wanted, derive, observe};
 use talos_config::Secrets;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::up;
-use crate::args::Down;
+use crate::args::DownArgs;
+use crate::error::CommandError;
 use crate::output::Output;
-use crate::problem::Problem;
+use crate::run::{Prompt, log_name, run_with_views};
+use crate::run_log::RunLog;
 use crate::session::Session;
 use crate::view;
 
-pub async fn run(session: &Session, args: &Down, output: Output) -> Result<(), Problem> {
+pub async fn run(session: &Session, args: &DownArgs, output: Output) -> Result<(), CommandError> {
     let spec = session.spec();
     if spec.protect {
-        return Err(Problem::refused(format!("{} is protected", spec.name))
-            .why("`protect: true` stands in the cluster file")
-            .help("take it out there if the cluster is really to go"));
+        return Err(CommandError::refused(format!("{} is protected", spec.name))
+            .why("the cluster file has `protect: true`")
+            .help("remove that line if the cluster should really be deleted"));
     }
     if let Some(name) = args.name.as_ref().filter(|name| *name != spec.name.as_str()) {
-        return Err(Problem::refused(format!("the cluster is called {}, not {name}", spec.name)).help("nothing was changed"));
+        return Err(
+            CommandError::refused(format!("the cluster is called {}, not {name}", spec.name)).help("nothing was changed"),
+        );
     }
-    session.reach().await?;
+    session.check_jump_host().await?;
     let secrets = session.secrets()?;
     let site = session.site(secrets.as_ref(), &Events::unheard())?;
     let images = if args.images {
@@ -36,63 +41,60 @@ pub async fn run(session: &Session, args: &Down, output: Output) -> Result<(), P
         site: &site,
         secrets: secrets.as_ref(),
         wanted: Wanted::Nothing { images },
-        holder: session.around.holder.clone(),
+        holder: session.process_env.holder.clone(),
         despite_lease: args.take_lease,
         events: Events::unheard(),
         stop: CancellationToken::new(),
     };
-    let ask = |plan: &Plan, seen: &Observed| approve(plan, seen, session, args, output);
-    let began = Instant::now();
-    let outcome = up::watched(run, ask, output).await;
-    if output.json {
-        output.object(&view::json_report(outcome.as_ref(), began.elapsed(), 0));
-    }
-    let report = outcome?;
+    let log = RunLog::new(
+        &session.process_env.runs(),
+        secrets.as_ref().map_or(Uuid::nil(), derive::cluster_id),
+        log_name(session.env.wall.now()),
+        false,
+        output,
+    );
+    let prompt = Prompt {
+        yes: args.yes,
+        question: "This deletes the machines and their data. Type the name of the cluster to confirm:".into(),
+        accepts: &|line| line == spec.name.as_str(),
+        help: format!("pass --yes --name {} to delete the cluster without asking", spec.name),
+        approved: &mut || Ok(()),
+    };
+    let mut ended = run_with_views(session, "down", run, log, prompt, output).await;
+    let outcome = std::mem::replace(&mut ended.outcome, Err(CommandError::ExitOnly(0)));
+    // `down` wants no nodes.
+    ended.report.nodes = None;
+    let result = outcome.and_then(|report| closing(session, args, &report, ended.took));
+    ended.close(result)
+}
+
+fn closing(session: &Session, args: &DownArgs, report: &Report, took: Duration) -> Result<Vec<String>, CommandError> {
+    let name = session.spec().name.as_str();
     if !report.held.is_empty() {
-        return Err(up::held_up(spec.name.as_str(), "gone", &report));
+        return Err(up::held_up(name, "gone", report));
     }
     if args.forget {
         forget(session)?;
     }
-    if !output.json {
-        let steps = if report.done == 0 {
-            "there was nothing left".to_owned()
-        } else {
-            format!("{} in {}", view::count(report.done, "step"), view::clock(began.elapsed()))
-        };
-        output.tell(format!("{} is gone: {steps}.", spec.name));
-        left(session, args).iter().for_each(|line| output.tell(line));
-    }
-    Ok(())
+    let steps = if report.done == 0 {
+        "nothing was left".to_owned()
+    } else {
+        format!("{} in {}", view::count(report.done, "step"), view::clock(took))
+    };
+    let mut lines = vec![format!("{name} is gone: {steps}.")];
+    lines.extend(left(session, args));
+    Ok(lines)
 }
 
-/// Before the machines go: only they know what they run.
-async fn images(session: &Session, secrets: Option<&Secrets>, site: &Site) -> Result<Vec<String>, Problem> {
+/// The images that the machines use. They are read before the machines are deleted: only the machines say which version they run.
+async fn images(session: &Session, secrets: Option<&Secrets>, site: &Site) -> Result<Vec<String>, CommandError> {
     let scope = Scope::of(session.spec(), secrets.map(derive::cluster_id));
     let observed = observe(site, &scope).await?.observed;
     Ok(derive::image_files(session.spec(), secrets, &observed)?.into_iter().collect())
 }
 
-/// The name must be typed, or given with `--name` next to `--yes`.
-fn approve(plan: &Plan, seen: &Observed, session: &Session, args: &Down, output: Output) -> bool {
-    if !output.json {
-        output.tell(up::plan_text(plan, seen, session, output));
-    }
-    if args.yes {
-        return true;
-    }
-    if !output.can_ask() {
-        output.tell(format!(
-            "error: nobody to ask here; say --yes --name {} to go ahead",
-            session.spec().name
-        ));
-        return false;
-    }
-    up::question("To destroy all of this with its data, type the name of the cluster: ") == session.spec().name.as_str()
-}
-
-/// What stays, and how it goes too.
-fn left(session: &Session, args: &Down) -> Vec<String> {
+/// What is kept, and how to remove it too.
+fn left(session: &Session, args: &DownArgs) -> Vec<String> {
     let mut lines = Vec::new();
     if !args.images {
         lines.push("kept: downloaded images (mainstay down --images removes them)".to_owned());
@@ -104,10 +106,10 @@ fn left(session: &Session, args: &Down) -> Vec<String> {
     lines
 }
 
-fn forget(session: &Session) -> Result<(), Problem> {
+fn forget(session: &Session) -> Result<(), CommandError> {
     let path = SecretsFile::beside(&session.file);
     session
         .disk
         .remove(&path)
-        .map_err(|error| Problem::plain(format!("{} cannot be removed", path.display())).caused_by(error))
+        .map_err(|error| CommandError::new(format!("{} cannot be removed", path.display())).caused_by(error))
 }

@@ -9,16 +9,16 @@ use mainstay_net::{Entropy, Env, Fingerprint, Target, Tcp, Trust, Wall, presente
 use pve_api::cluster::HostState;
 use pve_api::{Client, ClientOptions, Content, Endpoint, cluster, host, storage};
 
-use crate::args::Init;
+use crate::args::InitArgs;
+use crate::error::CommandError;
 use crate::output::Output;
-use crate::problem::Problem;
+use crate::process_env::ProcessEnv;
 use crate::session;
-use crate::surroundings::Surroundings;
 
 const LOOK: Duration = Duration::from_secs(10);
 
 /// What was found, as far as a file needs it.
-struct Found {
+struct DatacenterScan {
     endpoint: String,
     fingerprint: Fingerprint,
     hosts: Vec<String>,
@@ -29,37 +29,37 @@ struct Found {
     bridges: Vec<(String, Option<String>)>,
 }
 
-pub async fn run(file: &Path, args: Init, around: Surroundings, output: Output) -> Result<(), Problem> {
+pub async fn run(file: &Path, args: InitArgs, process_env: ProcessEnv, output: Output) -> Result<(), CommandError> {
     if file.exists() && !args.force {
-        return Err(Problem::usage(format!("{} exists already", file.display()))
+        return Err(CommandError::usage(format!("{} exists already", file.display()))
             .help("say --force to write over it, or -f to name another"));
     }
-    let found = look(&around).await?;
+    let found = look(&process_env).await?;
     let text = write(&args.name, &found);
     std::fs::write(file, text)
-        .map_err(|error| Problem::plain(format!("{} cannot be written", file.display())).caused_by(error))?;
-    output.tell(format!(
+        .map_err(|error| CommandError::new(format!("{} cannot be written", file.display())).caused_by(error))?;
+    output.status(format!(
         "wrote {}: {} seen. Read it, change what you like, then: mainstay plan",
         file.display(),
         crate::view::count(found.hosts.len(), "host")
     ));
     if let Some((name, content)) = found.almost.filter(|_| found.images.is_none()) {
-        output.tell(format!(
+        output.status(format!(
             "no storage may hold images to import yet; on a host, once: pvesm set {name} --content {content},import"
         ));
     }
     Ok(())
 }
 
-async fn look(around: &Surroundings) -> Result<Found, Problem> {
-    let endpoint = around.endpoint.clone().ok_or_else(|| {
-        Problem::usage("there is no Proxmox VE to look at")
+async fn look(process_env: &ProcessEnv) -> Result<DatacenterScan, CommandError> {
+    let endpoint = process_env.endpoint.clone().ok_or_else(|| {
+        CommandError::usage("there is no Proxmox VE to look at")
             .why("PROXMOX_VE_ENDPOINT is not set")
             .help("export PROXMOX_VE_ENDPOINT=https://pve.lan:8006")
             .help("export PROXMOX_VE_API_TOKEN='user@realm!name=secret'")
     })?;
-    let url =
-        url::Url::parse(&endpoint).map_err(|error| Problem::usage(format!("`{endpoint}` is no address")).caused_by(error))?;
+    let url = url::Url::parse(&endpoint)
+        .map_err(|error| CommandError::usage(format!("`{endpoint}` is no address")).caused_by(error))?;
     let target = Target {
         host: url.host_str().unwrap_or_default().to_owned(),
         port: url.port().unwrap_or(8006),
@@ -70,7 +70,8 @@ async fn look(around: &Surroundings) -> Result<Found, Problem> {
         entropy: Entropy::from_os(),
     };
     let fingerprint = presented_fingerprint(env.dialer.clone(), &target, env.wall, LOOK).await;
-    let fingerprint = fingerprint.map_err(|error| Problem::plain(format!("{target} shows no certificate")).caused_by(error))?;
+    let fingerprint =
+        fingerprint.map_err(|error| CommandError::new(format!("{target} shows no certificate")).caused_by(error))?;
     let trust = Trust::Pin(fingerprint);
     let pve = Client::new(
         &env,
@@ -79,17 +80,17 @@ async fn look(around: &Surroundings) -> Result<Found, Problem> {
             trust,
             host: None,
         }],
-        session::login(around)?,
+        session::login(process_env)?,
         ClientOptions::default(),
     );
-    let pve = pve.map_err(|error| Problem::plain("the certificate cannot be used").caused_by(error))?;
+    let pve = pve.map_err(|error| CommandError::new("the certificate cannot be used").caused_by(error))?;
     let hosts = pve.call(host::list()).await?;
     let online: Vec<pve_api::Host> = hosts
         .iter()
         .filter(|entry| entry.status == HostState::Online)
         .map(|entry| entry.host.clone())
         .collect();
-    let first = online.first().ok_or_else(|| Problem::plain("no host is online"))?;
+    let first = online.first().ok_or_else(|| CommandError::new("no host is online"))?;
     let (storages, bridges, version) = tokio::join!(
         pve.call(storage::list(first)),
         pve.call(host::bridges(first)),
@@ -106,7 +107,7 @@ async fn look(around: &Surroundings) -> Result<Found, Problem> {
         .max_by_key(|storage| (!storage.kind.keeps_files(), storage.total));
     let contents =
         |storage: &storage::StorageStatus| storage.content.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    Ok(Found {
+    Ok(DatacenterScan {
         endpoint: url.to_string().trim_end_matches('/').to_owned(),
         fingerprint,
         hosts: online.iter().map(ToString::to_string).collect(),
@@ -118,7 +119,7 @@ async fn look(around: &Surroundings) -> Result<Found, Problem> {
 }
 
 /// The file. What was seen is filled in; what nobody can see is a comment that says so.
-fn write(name: &str, found: &Found) -> String {
+fn write(name: &str, found: &DatacenterScan) -> String {
     let mut text = String::new();
     let (bridge, cidr) = found
         .bridges
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_was_seen_becomes_a_file_that_can_be_read() {
-        let found = Found {
+        let found = DatacenterScan {
             endpoint: "https://pve.lan:8006".into(),
             fingerprint: Fingerprint::from_bytes([7; 32]),
             hosts: vec!["pve1".into(), "pve2".into()],

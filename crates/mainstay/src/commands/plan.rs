@@ -4,15 +4,17 @@ use mainstay_engine::{Events, Run, RunError, Wanted, look_and_plan};
 use tokio_util::sync::CancellationToken;
 
 use super::up;
-use crate::args::Plan;
+use crate::args::PlanArgs;
+use crate::error::CommandError;
+use crate::exit;
 use crate::output::Output;
-use crate::problem::Problem;
+use crate::run::plan_text;
 use crate::session::Session;
-use crate::view;
+use crate::wire::{EventLine, PlanEvent, WireEvent};
 
-pub async fn run(session: &Session, args: &Plan, output: Output) -> Result<(), Problem> {
+pub async fn run(session: &Session, args: &PlanArgs, output: Output) -> Result<(), CommandError> {
     up::warnings(session, output);
-    session.reach().await?;
+    session.check_jump_host().await?;
     let secrets = session.secrets()?;
     let site = session.site(secrets.as_ref(), &Events::unheard())?;
     let run = Run {
@@ -20,7 +22,7 @@ pub async fn run(session: &Session, args: &Plan, output: Output) -> Result<(), P
         site: &site,
         secrets: secrets.as_ref(),
         wanted: Wanted::Cluster,
-        holder: session.around.holder.clone(),
+        holder: session.process_env.holder.clone(),
         despite_lease: true,
         events: Events::unheard(),
         stop: CancellationToken::new(),
@@ -30,15 +32,15 @@ pub async fn run(session: &Session, args: &Plan, output: Output) -> Result<(), P
         return Err(RunError::Refused(plan.into()).into());
     }
     if output.json {
-        output.object(&view::plan_object(&plan));
+        output.print(EventLine::untimed(WireEvent::Plan(PlanEvent::new(&plan))).to_json());
     } else {
-        output.result(up::plan_text(&plan, &seen, session, output));
+        output.print(plan_text(&plan, &seen, session, output));
         if !plan.is_settled() {
-            output.result("Nothing was changed. To do this: mainstay up");
+            output.print("Nothing was changed. To do this: mainstay up");
         }
     }
     if args.check && (!plan.is_settled() || plan.is_held_up()) {
-        Err(Problem::Said(3))
+        Err(CommandError::ExitOnly(exit::WORK_FOUND))
     } else {
         Ok(())
     }

@@ -4,21 +4,21 @@ use mainstay_engine::SecretsFile;
 use talos_config::Secrets;
 
 use crate::args;
+use crate::error::CommandError;
 use crate::output::Output;
-use crate::problem::Problem;
 use crate::session::Session;
 
-pub fn run(session: &Session, args: &args::Secrets, output: Output) -> Result<(), Problem> {
+pub fn run(session: &Session, args: &args::SecretsArgs, output: Output) -> Result<(), CommandError> {
     match args {
-        args::Secrets::Show => show(session, output),
-        args::Secrets::Import { from } => import(session, from, output),
+        args::SecretsArgs::Show => show(session, output),
+        args::SecretsArgs::Import { from } => import(session, from, output),
     }
 }
 
-fn show(session: &Session, output: Output) -> Result<(), Problem> {
+fn show(session: &Session, output: Output) -> Result<(), CommandError> {
     let file = session.secrets_file()?;
     let Some(secrets) = file.load()? else {
-        return Err(Problem::no_secrets(file.path()));
+        return Err(CommandError::no_secrets(file.path()));
     };
     let recipients = file.recipients()?;
     if output.json {
@@ -27,51 +27,49 @@ fn show(session: &Session, output: Output) -> Result<(), Problem> {
             .into_iter()
             .map(|(name, expires)| serde_json::json!({"name": name, "expires": expires.map(|at| at.to_string())}))
             .collect();
-        output.object(
+        output.print_json(
             &serde_json::json!({"v": 1, "type": "secrets", "file": file.path(), "recipients": recipients, "contents": contents}),
         );
         return Ok(());
     }
-    output.result(format!("{} opens with the age keys of", file.path().display()));
-    recipients
-        .iter()
-        .for_each(|recipient| output.result(format!("  {recipient}")));
-    output.result("and holds");
+    output.print(format!("{} opens with the age keys of", file.path().display()));
+    recipients.iter().for_each(|recipient| output.print(format!("  {recipient}")));
+    output.print("and holds");
     for (name, expires) in secrets.contents() {
         let expires = expires
             .map(|at| format!("  expires {}", at.strftime("%Y-%m-%d")))
             .unwrap_or_default();
-        output.result(format!("  {name:<36}{expires}").trim_end());
+        output.print(format!("  {name:<36}{expires}").trim_end());
     }
     if recipients.len() == 1 {
-        output.tell("only one key opens this file: back that key up, or add a second recipient with `sops updatekeys`");
+        output.status("only one key opens this file: back that key up, or add a second recipient with `sops updatekeys`");
     }
     Ok(())
 }
 
-fn import(session: &Session, from: &std::path::Path, output: Output) -> Result<(), Problem> {
-    let content = std::fs::read(from).map_err(|error| Problem::unreadable(from, &error))?;
+fn import(session: &Session, from: &std::path::Path, output: Output) -> Result<(), CommandError> {
+    let content = std::fs::read(from).map_err(|error| CommandError::unreadable(from, &error))?;
     let identities = session.identities()?;
     let text = if sops_file::is_encrypted(&content) {
         let opened = sops_file::decrypt(&content, &identities)
-            .map_err(|error| Problem::plain(format!("{} cannot be opened", from.display())).caused_by(error))?;
+            .map_err(|error| CommandError::new(format!("{} cannot be opened", from.display())).caused_by(error))?;
         opened.text().to_owned()
     } else {
-        String::from_utf8(content).map_err(|_| Problem::usage(format!("{} is no text", from.display())))?
+        String::from_utf8(content).map_err(|_| CommandError::usage(format!("{} is no text", from.display())))?
     };
     let bad = |error: talos_config::BundleError| {
-        Problem::usage(format!("{} does not hold a cluster's secrets", from.display())).because(error.problems)
+        CommandError::usage(format!("{} does not hold a cluster's secrets", from.display())).because(error.problems)
     };
     let secrets = Secrets::from_talosctl_yaml(&text).map_err(bad)?;
     secrets.validate().map_err(bad)?;
     let readers = session.readers(&identities)?;
     if readers.recipients.is_empty() {
-        return Err(Problem::usage("there is no age key to encrypt the secrets for")
+        return Err(CommandError::usage("there is no age key to encrypt the secrets for")
             .help("make one: age-keygen -o ~/.config/sops/age/keys.txt")
             .help("or name recipients in a .sops.yaml"));
     }
     let file = SecretsFile::new(session.disk.clone(), SecretsFile::beside(&session.file), identities);
     file.store(&secrets, &readers, session.env.wall.now(), &session.env.entropy)?;
-    output.tell(format!("wrote {}", file.path().display()));
+    output.status(format!("wrote {}", file.path().display()));
     Ok(())
 }

@@ -9,21 +9,22 @@ use mainstay_net::{Entropy, Wall};
 use mainstay_sim::{Mode, Places, World, WorldSpec};
 use pve_sim::{Observer, Seen};
 
-use crate::args::Sim;
-use crate::interrupts::Interrupts;
+use crate::args::SimArgs;
+use crate::error::CommandError;
 use crate::output::Output;
-use crate::problem::Problem;
+use crate::signals::Signals;
 
-pub async fn run(args: &Sim, output: Output) -> Result<(), Problem> {
+pub async fn run(args: &SimArgs, output: Output) -> Result<(), CommandError> {
     if !args.listen.ip().is_loopback() {
-        return Err(Problem::usage(format!("{} is no loopback address", args.listen.ip()))
+        return Err(CommandError::usage(format!("{} is no loopback address", args.listen.ip()))
             .why("a simulated datacenter has no business on a network")
             .help("use an address of 127.0.0.0/8"));
     }
     let spec = match &args.world {
         Some(path) => {
-            let text = std::fs::read_to_string(path).map_err(|error| Problem::unreadable(path, &error))?;
-            WorldSpec::parse(&text).map_err(|error| Problem::usage(format!("{} is no world", path.display())).caused_by(error))?
+            let text = std::fs::read_to_string(path).map_err(|error| CommandError::unreadable(path, &error))?;
+            WorldSpec::parse(&text)
+                .map_err(|error| CommandError::usage(format!("{} is no world", path.display())).caused_by(error))?
         }
         None => WorldSpec::default(),
     };
@@ -35,17 +36,17 @@ pub async fn run(args: &Sim, output: Output) -> Result<(), Problem> {
         speed: args.speed,
     };
     let world = World::start(spec, Mode::Loopback(places), Wall::real(), Entropy::from_os()).await;
-    let world = world.map_err(|error| Problem::plain("the simulated datacenter cannot be served").caused_by(error))?;
+    let world = world.map_err(|error| CommandError::new("the simulated datacenter cannot be served").caused_by(error))?;
     if let Some(path) = &args.record {
         world.datacenter().observe(Arc::new(Recorder::open(path)?));
     }
     announce(&world, output);
-    Interrupts::listen().next().await;
+    Signals::listen().next().await;
     if args.stats {
         for (call, count) in world.datacenter().stats().calls() {
-            output.result(format!("{count:>8}  {call}"));
+            output.print(format!("{count:>8}  {call}"));
         }
-        output.result(format!("{:>8}  in all", world.datacenter().stats().total()));
+        output.print(format!("{:>8}  in all", world.datacenter().stats().total()));
     }
     Ok(())
 }
@@ -58,21 +59,21 @@ fn announce(world: &World, output: Output) {
     );
     let jump = world.jump();
     if output.json {
-        output.object(&serde_json::json!({
+        output.print_json(&serde_json::json!({
             "v": 1, "type": "sim", "endpoint": endpoint, "token": token, "fingerprint": fingerprint, "factory": world.factory_url(),
             "jump": {"address": jump.address.to_string(), "user": jump.user, "key": jump.private_key, "host_key": jump.host_key},
         }));
         return;
     }
-    output.result(format!("export PROXMOX_VE_ENDPOINT={endpoint}"));
-    output.result(format!("export PROXMOX_VE_API_TOKEN='{token}'"));
-    output.tell(format!("fingerprint  {fingerprint}"));
-    output.tell(format!("factory      {}  (talos.factory)", world.factory_url()));
-    output.tell(format!(
+    output.print(format!("export PROXMOX_VE_ENDPOINT={endpoint}"));
+    output.print(format!("export PROXMOX_VE_API_TOKEN='{token}'"));
+    output.status(format!("fingerprint  {fingerprint}"));
+    output.status(format!("factory      {}  (talos.factory)", world.factory_url()));
+    output.status(format!(
         "jump         {}@{}  (key and host key: --json)",
         jump.user, jump.address
     ));
-    output.tell(
+    output.status(
         "Machines answer on their own addresses if their network is in 127.0.0.0/8, e.g. cidr: 127.10.0.0/16. Ctrl-C stops.",
     );
 }
@@ -81,9 +82,9 @@ fn announce(world: &World, output: Output) {
 struct Recorder(Mutex<std::fs::File>);
 
 impl Recorder {
-    fn open(path: &Path) -> Result<Self, Problem> {
+    fn open(path: &Path) -> Result<Self, CommandError> {
         let file = std::fs::File::create(path)
-            .map_err(|error| Problem::plain(format!("{} cannot be written", path.display())).caused_by(error))?;
+            .map_err(|error| CommandError::new(format!("{} cannot be written", path.display())).caused_by(error))?;
         Ok(Self(Mutex::new(file)))
     }
 }

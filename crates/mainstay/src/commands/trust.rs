@@ -6,51 +6,51 @@ use std::time::Duration;
 
 use mainstay_net::{Dialer, Target, Tcp, Wall, presented_fingerprint};
 
-use crate::args::Trust;
+use crate::args::TrustArgs;
+use crate::error::CommandError;
 use crate::output::Output;
-use crate::problem::Problem;
+use crate::process_env::ProcessEnv;
 use crate::session::Session;
-use crate::surroundings::Surroundings;
 
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Works on a file that cannot be carried out yet: a missing fingerprint is what it is for.
-pub async fn run(file: &Path, args: &Trust, around: Surroundings, output: Output) -> Result<(), Problem> {
+pub async fn run(file: &Path, args: &TrustArgs, process_env: ProcessEnv, output: Output) -> Result<(), CommandError> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => Some(text),
-        Err(_) if around.endpoint.is_some() => None,
-        Err(error) => return Err(Problem::no_cluster_file(file, &error)),
+        Err(_) if process_env.endpoint.is_some() => None,
+        Err(error) => return Err(CommandError::no_cluster_file(file, &error)),
     };
     let endpoint = text
         .as_deref()
         .and_then(endpoint_of)
-        .or(around.endpoint.clone())
+        .or(process_env.endpoint.clone())
         .ok_or_else(|| {
-            Problem::usage("there is no endpoint to look at")
+            CommandError::usage("there is no endpoint to look at")
                 .help("set `datacenter.endpoint` in the file, or PROXMOX_VE_ENDPOINT")
         })?;
     let target = target_of(&endpoint)?;
     // A file that can be carried out but for the fingerprint may name a jump host, and Proxmox VE may be behind it.
-    let dialer = Session::open(file, around).map_or_else(|_| Arc::new(Tcp) as Arc<dyn Dialer>, |session| session.env.dialer);
+    let dialer = Session::open(file, process_env).map_or_else(|_| Arc::new(Tcp) as Arc<dyn Dialer>, |session| session.env.dialer);
     let seen = presented_fingerprint(dialer, &target, Wall::real(), LOOK).await;
     let seen = seen.map_err(|error| {
-        let problem = Problem::plain(format!("{target} shows no certificate"));
+        let problem = CommandError::new(format!("{target} shows no certificate"));
         let remedy = error.remedy();
-        remedy.into_iter().fold(problem.caused_by(error), Problem::help)
+        remedy.into_iter().fold(problem.caused_by(error), CommandError::help)
     })?;
     if output.json {
-        output.object(&serde_json::json!({"v": 1, "type": "trust", "endpoint": endpoint, "fingerprint": seen.to_string()}));
+        output.print_json(&serde_json::json!({"v": 1, "type": "trust", "endpoint": endpoint, "fingerprint": seen.to_string()}));
     } else {
-        output.result(seen.to_string());
-        output.tell(format!("compare it with what {} itself says: pvenode cert info", target.host));
+        output.print(seen.to_string());
+        output.status(format!("compare it with what {} itself says: pvenode cert info", target.host));
     }
     if args.write {
-        let text = text.ok_or_else(|| Problem::usage(format!("{} is not there to be written", file.display())))?;
+        let text = text.ok_or_else(|| CommandError::usage(format!("{} is not there to be written", file.display())))?;
         let written = with_fingerprint(&text, &seen.to_string())
-            .ok_or_else(|| Problem::usage(format!("{} has no `datacenter:` to write it under", file.display())))?;
+            .ok_or_else(|| CommandError::usage(format!("{} has no `datacenter:` to write it under", file.display())))?;
         std::fs::write(file, written)
-            .map_err(|error| Problem::plain(format!("{} cannot be written", file.display())).caused_by(error))?;
-        output.tell(format!("wrote the fingerprint into {}", file.display()));
+            .map_err(|error| CommandError::new(format!("{} cannot be written", file.display())).caused_by(error))?;
+        output.status(format!("wrote the fingerprint into {}", file.display()));
     }
     Ok(())
 }
@@ -61,16 +61,17 @@ fn endpoint_of(text: &str) -> Option<String> {
     Some(value.to_owned()).filter(|value| !value.is_empty())
 }
 
-fn target_of(endpoint: &str) -> Result<Target, Problem> {
+fn target_of(endpoint: &str) -> Result<Target, CommandError> {
     let text = if endpoint.contains("://") {
         endpoint.to_owned()
     } else {
         format!("https://{endpoint}")
     };
-    let url = url::Url::parse(&text).map_err(|error| Problem::usage(format!("`{endpoint}` is no address")).caused_by(error))?;
+    let url =
+        url::Url::parse(&text).map_err(|error| CommandError::usage(format!("`{endpoint}` is no address")).caused_by(error))?;
     let host = url
         .host_str()
-        .ok_or_else(|| Problem::usage(format!("`{endpoint}` names no host")))?;
+        .ok_or_else(|| CommandError::usage(format!("`{endpoint}` names no host")))?;
     Ok(Target {
         host: host.trim_matches(['[', ']']).to_owned(),
         port: url.port().unwrap_or(8006),

@@ -9,12 +9,12 @@ use talos_config::Secrets;
 use uuid::Uuid;
 
 /// Everything that `status` says.
-pub struct Page {
-    machines: Vec<Row>,
+pub struct StatusPage {
+    machines: Vec<StatusRow>,
     findings: Vec<Finding>,
 }
 
-struct Row {
+struct StatusRow {
     machine: String,
     vmid: u32,
     host: String,
@@ -25,7 +25,7 @@ struct Row {
     node: String,
 }
 
-impl Row {
+impl StatusRow {
     fn cells(&self) -> [String; 8] {
         let vmid = self.vmid.to_string();
         [
@@ -80,7 +80,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-pub fn page(spec: &Spec, secrets: Option<&Secrets>, observed: &Observed, recipients: usize, now: Timestamp) -> Page {
+pub fn page(spec: &Spec, secrets: Option<&Secrets>, observed: &Observed, recipients: usize, now: Timestamp) -> StatusPage {
     let id = secrets.map(derive::cluster_id);
     let machines = spec.machines.iter().map(|machine| row(machine, observed, spec, id)).collect();
     let mut findings = vec![
@@ -91,7 +91,7 @@ pub fn page(spec: &Spec, secrets: Option<&Secrets>, observed: &Observed, recipie
         keys(secrets, recipients, now),
     ];
     findings.sort_by_key(|finding| finding.verdict);
-    Page { machines, findings }
+    StatusPage { machines, findings }
 }
 
 /// The VM that is this machine, whatever its VMID: one that was made keeps its own. Else who sits on the VMID of the file.
@@ -104,12 +104,12 @@ fn vm_of<'a>(machine: &Machine, observed: &'a Observed, id: Option<Uuid>) -> Opt
     vms.values().find(is_it).or_else(|| vms.get(&machine.vmid))
 }
 
-fn row(machine: &Machine, observed: &Observed, spec: &Spec, id: Option<Uuid>) -> Row {
+fn row(machine: &Machine, observed: &Observed, spec: &Spec, id: Option<Uuid>) -> StatusRow {
     let vm = vm_of(machine, observed, id);
     let name = machine.name.as_str();
     let talos = observed.talos.get(name);
     let node = observed.kubernetes.yes().and_then(|kubernetes| kubernetes.nodes.get(name));
-    Row {
+    StatusRow {
         machine: name.to_owned(),
         vmid: vm.map_or(machine.vmid, |vm| vm.vmid),
         host: vm.map_or_else(|| "-".into(), |vm| vm.host.clone()),
@@ -287,7 +287,7 @@ fn keys(secrets: Option<&Secrets>, recipients: usize, now: Timestamp) -> Finding
     }
 }
 
-impl Page {
+impl StatusPage {
     pub fn is_well(&self) -> bool {
         self.findings.iter().all(|finding| finding.verdict == Verdict::Ok)
     }
@@ -319,7 +319,7 @@ impl Page {
     fn columns(&self, gap: &str, without: &[&str]) -> Vec<String> {
         let titles = ["MACHINE", "VMID", "HOST", "ADDRESS", "VM", "TALOS", "ETCD", "NODE"];
         let mut table = vec![titles.map(str::to_owned)];
-        table.extend(self.machines.iter().map(Row::cells));
+        table.extend(self.machines.iter().map(StatusRow::cells));
         let widest = |column: usize| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let columns: Vec<(usize, usize)> = (0..titles.len())
             .filter(|column| !without.contains(&titles[*column]))
@@ -347,8 +347,8 @@ impl Page {
 mod tests {
     use super::*;
 
-    fn page() -> Page {
-        let row = |machine: &str| Row {
+    fn page() -> StatusPage {
+        let row = |machine: &str| StatusRow {
             machine: machine.into(),
             vmid: 7_344_001,
             host: "pve1".into(),
@@ -358,7 +358,7 @@ mod tests {
             etcd: "member".into(),
             node: "not ready".into(),
         };
-        Page {
+        StatusPage {
             machines: vec![row("homelab-control-plane-1"), row("homelab-worker-1")],
             findings: vec![finding(
                 "secrets",

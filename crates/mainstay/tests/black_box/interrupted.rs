@@ -36,7 +36,7 @@ fn sigterm_is_heard_like_ctrl_c() {
     let said = run.finish();
     assert_eq!(said.code, Some(130), "{}", said.stderr);
     assert!(
-        said.stderr.contains("Stopped after 5 steps, 13 not begun."),
+        said.stderr.contains("Stopped after 5 steps, 13 not started."),
         "{}",
         said.stderr
     );
@@ -48,7 +48,7 @@ fn ctrl_c_twice_leaves_at_once_and_the_next_run_finds_what_went_on() {
     let stage = sim.stage().file("cluster.yaml", sim.cluster(83)).with_secrets();
     let mut run = fetching(&stage);
     run.signal("INT");
-    run.stderr.until(&[" stop   runs on: image.fetch pve2:local"]);
+    run.stderr.until(&[" stop   still running: image.fetch pve2:local"]);
     run.signal("INT");
     run.finish().golden_with("interrupt-twice", in_order);
     assert_eq!(stage.run(&["up", "--yes"]).code, Some(0));

@@ -10,5 +10,6 @@ mod interrupted;
 mod jump;
 mod life;
 mod pages;
+mod runs;
 mod secrets;
 mod stage;

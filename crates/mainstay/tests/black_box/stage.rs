@@ -1,7 +1,7 @@
 //! A place to run the built binary in: a folder of its own, a clean environment, and goldens of what it said.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, mpsc};
@@ -112,6 +112,37 @@ impl Stage {
         }
     }
 
+    /// Begins a run on a pseudo-terminal.
+    pub fn on_terminal(&self, arguments: &[&str]) -> OnTerminal<'_> {
+        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&master).expect("is ours");
+        unlockpt(&master).expect("is open");
+        let name = ptsname(&master, Vec::new()).expect("a name").into_string().expect("text");
+        let slave = || {
+            std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&name)
+                .expect("the other end")
+        };
+        let mut command = self.command(arguments);
+        let child = command
+            .stdin(slave())
+            .stdout(slave())
+            .stderr(slave())
+            .spawn()
+            .expect("the program runs");
+        let master = std::fs::File::from(master);
+        OnTerminal {
+            stage: self,
+            arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            child,
+            keyboard: master.try_clone().expect("a copy"),
+            screen: Heard::from(master),
+        }
+    }
+
     pub fn run(&self, arguments: &[&str]) -> Said {
         self.finish(arguments, self.command(arguments).output().expect("the program runs"))
     }
@@ -186,11 +217,8 @@ pub struct Running<'a> {
 
 impl Running<'_> {
     /// Sends `INT` or `TERM`.
-    #[expect(clippy::disallowed_methods, reason = "the shell sends signals, which std does not")]
     pub fn signal(&self, name: &str) {
-        let line = format!("kill -{name} {}", self.child.id());
-        let sent = Command::new("sh").args(["-c", &line]).status().expect("a shell");
-        assert!(sent.success(), "{line}");
+        signal(&self.child, name);
     }
 
     pub fn finish(mut self) -> Said {
@@ -202,48 +230,86 @@ impl Running<'_> {
     }
 }
 
-/// Lines as they come.
+/// Output as it comes, also a part of a line.
 pub struct Heard {
-    lines: mpsc::Receiver<String>,
-    so_far: String,
+    chunks: mpsc::Receiver<Vec<u8>>,
+    so_far: Vec<u8>,
 }
 
 /// Longer than anything takes that these tests wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Heard {
-    fn from(from: impl Read + Send + 'static) -> Self {
-        let (sender, lines) = mpsc::channel();
+    fn from(mut from: impl Read + Send + 'static) -> Self {
+        let (sender, chunks) = mpsc::channel();
         std::thread::spawn(move || {
-            for line in BufReader::new(from).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
+            let mut buffer = [0; 4096];
+            // A terminal whose other end was closed answers with an error, a pipe with zero bytes.
+            while let Ok(length @ 1..) = from.read(&mut buffer) {
+                if sender.send(buffer[..length].to_vec()).is_err() {
                     return;
                 }
             }
         });
         Self {
-            lines,
-            so_far: String::new(),
+            chunks,
+            so_far: Vec::new(),
         }
     }
 
     /// Waits until every one of these texts was heard.
     pub fn until(&mut self, texts: &[&str]) {
-        while !texts.iter().all(|text| self.so_far.contains(text)) {
-            let line = self.lines.recv_timeout(PATIENCE);
-            let line = line.unwrap_or_else(|_| panic!("{texts:?} is not all in\n{}", self.so_far));
-            self.so_far.push_str(&line);
-            self.so_far.push('\n');
+        let heard = |so_far: &[u8], text: &str| String::from_utf8_lossy(so_far).contains(text);
+        while !texts.iter().all(|text| heard(&self.so_far, text)) {
+            let chunk = self.chunks.recv_timeout(PATIENCE);
+            let chunk = chunk.unwrap_or_else(|_| panic!("{texts:?} is not all in\n{}", String::from_utf8_lossy(&self.so_far)));
+            self.so_far.extend(chunk);
         }
     }
 
     fn all(mut self) -> Vec<u8> {
-        for line in self.lines {
-            self.so_far.push_str(&line);
-            self.so_far.push('\n');
-        }
-        self.so_far.into_bytes()
+        self.so_far.extend(self.chunks.iter().flatten());
+        self.so_far
     }
+}
+
+/// A run on a pseudo-terminal, where a person can be asked.
+pub struct OnTerminal<'a> {
+    stage: &'a Stage,
+    arguments: Vec<String>,
+    child: Child,
+    keyboard: std::fs::File,
+    pub screen: Heard,
+}
+
+impl OnTerminal<'_> {
+    pub fn type_line(&mut self, text: &str) {
+        self.keyboard.write_all(format!("{text}\n").as_bytes()).expect("types");
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(&self.child, name);
+    }
+
+    /// Everything that was on the screen counts as stderr.
+    pub fn finish(mut self) -> Said {
+        let status = self.child.wait().expect("was begun");
+        let screen = String::from_utf8_lossy(&self.screen.all()).replace('\r', "");
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        let output = Output {
+            status,
+            stdout: Vec::new(),
+            stderr: screen.into_bytes(),
+        };
+        self.stage.finish(&arguments, output)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the shell sends signals, which std does not")]
+fn signal(child: &Child, name: &str) {
+    let line = format!("kill -{name} {}", child.id());
+    let sent = Command::new("sh").args(["-c", &line]).status().expect("a shell");
+    assert!(sent.success(), "{line}");
 }
 
 /// What one run said.
@@ -285,13 +351,7 @@ pub fn in_order(text: &str) -> String {
     let (mut moments, rest): (Vec<&str>, Vec<&str>) =
         lines.partition(|line| line.starts_with(" 0:00 ") || line.contains(r#""type":"step""#));
     moments.sort_unstable();
-    let ends = [
-        " is settled",
-        " is gone",
-        "Stopped after ",
-        "Left at once",
-        r#""type":"report""#,
-    ];
+    let ends = [" is settled", " is gone", "Stopped after ", "Aborted; ", r#""type":"report""#];
     let at = rest
         .iter()
         .position(|line| ends.iter().any(|end| line.contains(end)))

@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 
 /// The usual three hosts with the hosts, the bridge, the storages and the pool of this file, and with room for all of it.
-pub fn fitting(spec: &Spec) -> WorldSpec {
+pub fn world_for(spec: &Spec) -> WorldSpec {
     let mut world = WorldSpec::default();
     let named: BTreeSet<&str> = spec.machines.iter().flat_map(|machine| names(&machine.hosts)).collect();
     named.into_iter().for_each(|name| add_host(&mut world, name));
@@ -88,7 +88,7 @@ mod tests {
         let spec = mainstay_spec::load(&text, "x.yaml", &mainstay_spec::Environment::default(), &|_| None)
             .expect("a good file")
             .spec;
-        let world = fitting(&spec).datacenter;
+        let world = world_for(&spec).datacenter;
         assert_eq!(world.nodes.keys().collect::<Vec<_>>(), ["pve1", "pve2", "pve3", "other"]);
         assert!(world.storages.contains_key("nfs-images") && world.storages.contains_key("ceph-vm"));
         assert!(world.pools.contains_key("k8s"));

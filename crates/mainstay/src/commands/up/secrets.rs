@@ -5,13 +5,13 @@ use sops_file::{Identity, Rule};
 use talos_config::versions::Contract;
 use talos_config::{Secrets, ServiceAccountKey};
 
+use crate::error::CommandError;
 use crate::output::Output;
-use crate::problem::Problem;
 use crate::session::Session;
 use crate::view;
 
 /// Who will open secrets that are not written yet.
-pub struct Unwritten {
+pub struct PendingSecrets {
     file: SecretsFile,
     readers: Rule,
     /// The first key of somebody who has none.
@@ -19,7 +19,7 @@ pub struct Unwritten {
 }
 
 /// Those of the file, else new ones. Never new ones for a cluster that exists.
-pub async fn open_or_make(session: &Session, output: Output) -> Result<(Secrets, Option<Unwritten>), Problem> {
+pub async fn open_or_make(session: &Session, output: Output) -> Result<(Secrets, Option<PendingSecrets>), CommandError> {
     let file = session.secrets_file()?;
     if let Some(secrets) = file.load()? {
         return Ok((secrets, None));
@@ -33,30 +33,30 @@ pub async fn open_or_make(session: &Session, output: Output) -> Result<(Secrets,
         readers = session.readers(std::slice::from_ref(&new))?;
         identity = Some(new);
     }
-    output.tell("making the cluster's secrets (a key of 4096 bits takes a few seconds)");
+    output.status("making the cluster's secrets (a key of 4096 bits takes a few seconds)");
     let secrets = make(session).await?;
-    let unwritten = Unwritten { file, readers, identity };
+    let unwritten = PendingSecrets { file, readers, identity };
     Ok((secrets, Some(unwritten)))
 }
 
-async fn make(session: &Session) -> Result<Secrets, Problem> {
+async fn make(session: &Session) -> Result<Secrets, CommandError> {
     let entropy = session.env.entropy.fork("service account key");
     let key = tokio::task::spawn_blocking(move || ServiceAccountKey::rsa4096(&mut entropy.rng())).await;
-    let key = key.map_err(|error| Problem::plain("the service account key could not be made").caused_by(error))?;
-    let key = key.map_err(|error| Problem::plain("the service account key could not be made").caused_by(error))?;
+    let key = key.map_err(|error| CommandError::new("the service account key could not be made").caused_by(error))?;
+    let key = key.map_err(|error| CommandError::new("the service account key could not be made").caused_by(error))?;
     let versions = derive::versions(session.spec(), None, None)?;
     Ok(SecretsFile::make(&session.env, Contract::of(&versions.talos), key)?)
 }
 
-impl Unwritten {
+impl PendingSecrets {
     /// The age key first: without it nobody could ever open what is written next.
-    pub fn write(&self, secrets: &Secrets, session: &Session, output: Output) -> Result<(), Problem> {
+    pub fn write(&self, secrets: &Secrets, session: &Session, output: Output) -> Result<(), CommandError> {
         if let Some(identity) = &self.identity {
             write_identity(identity, session, output)?;
         }
         self.file
             .store(secrets, &self.readers, session.env.wall.now(), &session.env.entropy)?;
-        output.tell(format!(
+        output.status(format!(
             "wrote {}, encrypted for {}; keep it in git",
             self.file.path().display(),
             view::count(self.readers.recipients.len(), "age key")
@@ -66,21 +66,21 @@ impl Unwritten {
 }
 
 /// At the place where sops looks for it.
-fn write_identity(identity: &Identity, session: &Session, output: Output) -> Result<(), Problem> {
-    let path = session.around.default_age_keys();
+fn write_identity(identity: &Identity, session: &Session, output: Output) -> Result<(), CommandError> {
+    let path = session.process_env.default_age_keys();
     let text = identity.to_file(session.env.wall.now());
     session
         .disk
         .create(&path, text.as_bytes())
-        .map_err(|error| Problem::plain(format!("{} cannot be written", path.display())).caused_by(error))?;
-    output.tell(format!("made an age key: {}", path.display()));
-    output.tell("  back it up: without it nobody can open this cluster's secrets");
-    output.tell(format!("  public half: {}", identity.recipient()));
+        .map_err(|error| CommandError::new(format!("{} cannot be written", path.display())).caused_by(error))?;
+    output.status(format!("made an age key: {}", path.display()));
+    output.status("  back it up: without it nobody can open this cluster's secrets");
+    output.status(format!("  public half: {}", identity.recipient()));
     Ok(())
 }
 
 /// Machines of this name without the secrets: a fresh set of secrets could never open them.
-async fn refuse_if_cluster_exists(session: &Session) -> Result<(), Problem> {
+async fn refuse_if_cluster_exists(session: &Session) -> Result<(), CommandError> {
     use pve_api::cluster::{Resource, ResourceKind, resources};
     let name = session.spec().name.as_str();
     let guests = session.pve()?.call(resources(Some(ResourceKind::Vm))).await?;
@@ -101,7 +101,7 @@ async fn refuse_if_cluster_exists(session: &Session) -> Result<(), Problem> {
         if let Some(mark) = mark.filter(|mark| mark.cluster == name) {
             let path = SecretsFile::beside(&session.file);
             return Err(
-                Problem::refused(format!("the cluster {name} exists, but its secrets are not here"))
+                CommandError::refused(format!("the cluster {name} exists, but its secrets are not here"))
                     .why(format!(
                         "VM {} on {} is its machine {}, and {} is missing",
                         guest.vmid,

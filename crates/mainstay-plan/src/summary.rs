@@ -1,16 +1,15 @@
-//! One line per subject: the steps of a plan, told as what happens to whom.
+//! A plan in short: one row per subject, counts, one line per step. No widths and no colours: the layout belongs to the binary.
 
 use std::collections::BTreeMap;
 
 use crate::desired::Image;
-use crate::plan::{Held, Plan};
-use crate::render::count;
-use crate::step::{Action, Apply, Claim, Step, Subject, VmRef};
+use crate::plan::{Held, Plan, Refusal};
+use crate::step::{Action, Apply, Claim, Impact, LeaveBy, Setting, Step, Subject, VmRef};
 
 /// Everything that happens to one subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
-    pub sign: Sign,
+pub struct PlanRow {
+    pub sign: RowSign,
     pub noun: &'static str,
     pub name: String,
     pub vm: Option<VmRef>,
@@ -21,14 +20,14 @@ pub struct Row {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sign {
+pub enum RowSign {
     Create,
     Change,
     Remove,
     Held,
 }
 
-impl Sign {
+impl RowSign {
     pub fn glyph(self) -> char {
         match self {
             Self::Create => '+',
@@ -39,15 +38,15 @@ impl Sign {
     }
 }
 
-/// Counts for one-line summaries and for machines that read.
+/// Counts for one-line summaries and for the event stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct PlanSummary {
     pub images_to_create: usize,
     pub machines_to_create: usize,
     pub machines_to_change: usize,
     pub machines_to_remove: usize,
     pub images_to_remove: usize,
-    /// Volumes and nodes of machines that are gone already.
+    /// Volumes and Kubernetes Nodes of machines that no longer exist.
     pub leftovers_to_remove: usize,
     pub held: usize,
     pub unchanged: usize,
@@ -55,8 +54,26 @@ pub struct Summary {
 }
 
 impl Plan {
+    /// Short form: refusals, drift, notes, then one line per subject.
+    pub fn render(&self) -> String {
+        let mut lines: Vec<String> = self.refusals.iter().flat_map(refusal).collect();
+        lines.extend(self.drift.iter().map(|drift| format!("! {} {}", drift.subject, drift.what)));
+        lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        lines.extend(self.rows().iter().map(short));
+        if lines.is_empty() {
+            "nothing to do".to_owned()
+        } else {
+            lines.join("\n")
+        }
+    }
+
+    /// Every step with its dependencies, for `-v` and for tests of the order.
+    pub fn trace(&self) -> String {
+        self.steps.iter().map(trace).collect::<Vec<_>>().join("\n")
+    }
+
     /// What happens, in the order of the steps, then what is held.
-    pub fn rows(&self) -> Vec<Row> {
+    pub fn rows(&self) -> Vec<PlanRow> {
         let mut subjects: Vec<&Subject> = Vec::new();
         let mut steps: BTreeMap<&Subject, Vec<&Step>> = BTreeMap::new();
         for step in &self.steps {
@@ -66,25 +83,25 @@ impl Plan {
             }
             known.push(step);
         }
-        let mut rows: Vec<Row> = self.images().into_iter().collect();
+        let mut rows: Vec<PlanRow> = self.images().into_iter().collect();
         rows.extend(subjects.into_iter().filter_map(|subject| self.row(subject, &steps[subject])));
         rows.extend(self.steps.iter().filter_map(bootstrap));
         rows.extend(self.held.iter().map(held));
         rows
     }
 
-    pub fn summary(&self) -> Summary {
+    pub fn summary(&self) -> PlanSummary {
         let rows = self.rows();
-        let machines = |sign: Sign| rows.iter().filter(|row| row.sign == sign && row.noun == "machine").count();
-        let removed = |noun: &'static str| rows.iter().filter(move |row| row.sign == Sign::Remove && row.noun == noun);
+        let machines = |sign: RowSign| rows.iter().filter(|row| row.sign == sign && row.noun == "machine").count();
+        let removed = |noun: &'static str| rows.iter().filter(move |row| row.sign == RowSign::Remove && row.noun == noun);
         let fetches = |step: &&Step| matches!(step.action, Action::ImageFetch { .. });
-        Summary {
+        PlanSummary {
             images_to_create: self.steps.iter().filter(fetches).count(),
-            machines_to_create: machines(Sign::Create),
-            machines_to_change: machines(Sign::Change),
-            machines_to_remove: machines(Sign::Remove),
+            machines_to_create: machines(RowSign::Create),
+            machines_to_change: machines(RowSign::Change),
+            machines_to_remove: machines(RowSign::Remove),
             images_to_remove: removed("image").count(),
-            leftovers_to_remove: rows.iter().filter(|row| row.sign == Sign::Remove).count()
+            leftovers_to_remove: rows.iter().filter(|row| row.sign == RowSign::Remove).count()
                 - removed("machine").count()
                 - removed("image").count(),
             held: self.held.len(),
@@ -94,7 +111,7 @@ impl Plan {
     }
 
     /// The image is one, however many storages get it.
-    fn images(&self) -> Option<Row> {
+    fn images(&self) -> Option<PlanRow> {
         let fetches = self.steps.iter().filter_map(|step| match &step.action {
             Action::ImageFetch { at, image } => Some((at.to_string(), image, &step.why)),
             _ => None,
@@ -109,8 +126,8 @@ impl Plan {
             .unwrap_or_default();
         let schematic: String = image.schematic.chars().take(12).collect();
         let name = format!("talos-{version} ({schematic})");
-        Some(Row {
-            sign: Sign::Create,
+        Some(PlanRow {
+            sign: RowSign::Create,
             noun: "image",
             name,
             vm: None,
@@ -120,7 +137,7 @@ impl Plan {
         })
     }
 
-    fn row(&self, subject: &Subject, steps: &[&Step]) -> Option<Row> {
+    fn row(&self, subject: &Subject, steps: &[&Step]) -> Option<PlanRow> {
         let noun = match subject {
             Subject::Schematic | Subject::Cluster | Subject::Host(_) => return None,
             Subject::Image(_) if steps.iter().any(|step| matches!(step.action, Action::ImageFetch { .. })) => return None,
@@ -132,7 +149,7 @@ impl Plan {
         let drifted = self.drift.iter().any(|drift| drift.subject == *subject);
         let (sign, what, why) = judge(steps, drifted);
         let vm = steps.iter().find_map(|step| step.action.vm().cloned());
-        Some(Row {
+        Some(PlanRow {
             sign,
             noun,
             name: subject.to_string(),
@@ -144,17 +161,17 @@ impl Plan {
     }
 }
 
-fn judge(steps: &[&Step], drifted: bool) -> (Sign, String, String) {
+fn judge(steps: &[&Step], drifted: bool) -> (RowSign, String, String) {
     for step in steps {
         match &step.action {
-            Action::MachineClaim(claim) => return (Sign::Create, shape(claim, steps), step.why.clone()),
+            Action::MachineClaim(claim) => return (RowSign::Create, shape(claim, steps), step.why.clone()),
             Action::MachineDelete { .. } | Action::VolumeDelete { .. } | Action::ImageDelete { .. } => {
-                return (Sign::Remove, removal(steps), step.why.clone());
+                return (RowSign::Remove, removal(steps), step.why.clone());
             }
             _ => {}
         }
     }
-    (Sign::Change, changes(steps), reason(steps, drifted).to_owned())
+    (RowSign::Change, changes(steps), reason(steps, drifted).to_owned())
 }
 
 fn shape(claim: &Claim, steps: &[&Step]) -> String {
@@ -172,13 +189,13 @@ fn shape(claim: &Claim, steps: &[&Step]) -> String {
 }
 
 /// The one step that happens once in the life of a cluster has a line of its own.
-fn bootstrap(step: &Step) -> Option<Row> {
+fn bootstrap(step: &Step) -> Option<PlanRow> {
     let Action::TalosBootstrap { .. } = &step.action else {
         return None;
     };
     let (name, why) = (step.subject.to_string(), step.why.clone());
-    Some(Row {
-        sign: Sign::Create,
+    Some(PlanRow {
+        sign: RowSign::Create,
         noun: "etcd",
         name,
         vm: None,
@@ -188,10 +205,10 @@ fn bootstrap(step: &Step) -> Option<Row> {
     })
 }
 
-fn held(held: &Held) -> Row {
+fn held(held: &Held) -> PlanRow {
     let what = format!("held: {}", held.reason);
-    Row {
-        sign: Sign::Held,
+    PlanRow {
+        sign: RowSign::Held,
         noun: held.what,
         name: held.subject.to_string(),
         vm: None,
@@ -266,4 +283,105 @@ fn reason<'s>(steps: &[&'s Step], drifted: bool) -> &'s str {
 /// A disk that is larger in the file than it is.
 fn is_growth(step: &Step) -> bool {
     matches!(step.action, Action::MachineGrow { .. }) && step.why.contains(" -> ")
+}
+
+fn trace(step: &Step) -> String {
+    let needs: Vec<String> = step.needs.iter().map(ToString::to_string).collect();
+    let needs = if needs.is_empty() {
+        String::new()
+    } else {
+        format!(" <- {}", needs.join(" "))
+    };
+    let detail = step.action.detail().map(|detail| format!(" {detail}")).unwrap_or_default();
+    let impact = if step.impact == Impact::None {
+        String::new()
+    } else {
+        format!(" [{}]", step.impact)
+    };
+    format!(
+        "{} {} {}{detail}{impact}{needs}: {}",
+        step.id,
+        step.action.name(),
+        step.subject,
+        step.why
+    )
+}
+
+impl Action {
+    /// What the trace says about an action beyond its name and subject.
+    pub fn detail(&self) -> Option<String> {
+        Some(match self {
+            Action::MachineClaim(claim) => claim.vm.to_string(),
+            Action::MachineFill(fill) => format!("from {}:{}", fill.image.storage, fill.image.file),
+            Action::MachineGrow { slot, to, .. } => format!("{slot} to {} GiB", to.0),
+            Action::MachineChange { settings, .. } => settings.iter().map(setting_key).collect::<Vec<_>>().join("+"),
+            Action::MachineMark(remark) if remark.mark.bootstrap => "bootstrap here".to_owned(),
+            Action::EtcdLeave {
+                by: LeaveBy::Survivor(peer),
+                ..
+            } => format!("by {}", peer.machine),
+            Action::TalosBootstrap { prove, .. } if !prove.is_empty() => {
+                let names: Vec<&str> = prove.iter().map(|peer| peer.machine.as_str()).collect();
+                format!("after reading {}", names.join(", "))
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// The name of the setting in PVE's API.
+fn setting_key(setting: &Setting) -> &'static str {
+    match setting {
+        Setting::Name(_) => "name",
+        Setting::Cores(_) => "cores",
+        Setting::CpuType(_) => "cpu",
+        Setting::Memory(_) => "memory",
+        Setting::ScsiController(_) => "scsihw",
+        Setting::Agent(_) => "agent",
+        Setting::Onboot(_) => "onboot",
+        Setting::StartupOrder(_) => "startup",
+        Setting::Boot(_) => "boot",
+        Setting::Nic(_) => "net0",
+        Setting::Seed(_) => "ipconfig0",
+        Setting::Tags(_) => "tags",
+        Setting::Attach(_) => "disk",
+        Setting::DiskOptions { .. } => "options",
+    }
+}
+
+fn short(row: &PlanRow) -> String {
+    let vm = row
+        .vm
+        .as_ref()
+        .map(|vm| format!(" vm {} {}", vm.vmid, vm.host))
+        .unwrap_or_default();
+    let what = if row.what.is_empty() {
+        String::new()
+    } else {
+        format!(" {}", row.what.replace("  ", " "))
+    };
+    let why = if row.why.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", row.why)
+    };
+    format!("{} {} {}{vm}{what}{why}", row.sign.glyph(), row.noun, row.name)
+}
+
+fn refusal(refusal: &Refusal) -> Vec<String> {
+    let mut lines = vec![
+        format!("refused ({}): {}", refusal.kind.as_str(), refusal.what),
+        format!("  why:  {}", refusal.why),
+    ];
+    lines.extend(refusal.help.iter().map(|help| format!("  help: {help}")));
+    lines
+}
+
+/// `1 machine`, `2 machines`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    if number == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{number} {noun}s")
+    }
 }

@@ -3,56 +3,56 @@
 use std::error::Error;
 use std::path::Path;
 
-use mainstay_engine::{Failure, Kind, RunError, SecretsError};
+use mainstay_engine::{Failure, RunError, SecretsError};
 use mainstay_spec::Diagnostics;
+
+use crate::wire::ErrorKind;
 
 /// Why a command ended.
 #[derive(Debug)]
-pub enum Problem {
+pub enum CommandError {
     /// cluster.yaml is wrong.
     Spec(Diagnostics),
     /// A run ended badly.
     Run(Box<RunError>),
-    Plain(Box<Plain>),
+    Message(Box<ErrorMessage>),
     /// The result itself says no, and was shown already: only the exit code is left.
-    Said(u8),
+    ExitOnly(u8),
 }
 
 /// A problem in words.
 #[derive(Debug)]
-pub struct Plain {
+pub struct ErrorMessage {
     pub what: String,
     pub why: Option<String>,
     pub help: Vec<String>,
     pub causes: Vec<String>,
-    pub kind: Kind,
-    pub exit: u8,
+    pub kind: ErrorKind,
 }
 
-impl Problem {
-    pub fn plain(what: impl Into<String>) -> Self {
-        Self::Plain(Box::new(Plain {
+impl CommandError {
+    pub fn new(what: impl Into<String>) -> Self {
+        Self::Message(Box::new(ErrorMessage {
             what: what.into(),
             why: None,
             help: Vec::new(),
             causes: Vec::new(),
-            kind: Kind::Failed,
-            exit: 1,
+            kind: ErrorKind::Failed,
         }))
     }
 
     /// Wrong use: exit code 2.
     pub fn usage(what: impl Into<String>) -> Self {
-        Self::plain(what).edit(|plain| plain.exit = 2)
+        Self::new(what).edit(|message| message.kind = ErrorKind::Usage)
     }
 
     pub fn refused(what: impl Into<String>) -> Self {
-        Self::plain(what).edit(|plain| (plain.kind, plain.exit) = (Kind::Refused, 4))
+        Self::new(what).edit(|message| message.kind = ErrorKind::Refused)
     }
 
     /// What is left waits for something that mainstay does not do.
     pub fn held(what: impl Into<String>) -> Self {
-        Self::plain(what).edit(|plain| (plain.kind, plain.exit) = (Kind::Held, Kind::Held.exit_code()))
+        Self::new(what).edit(|message| message.kind = ErrorKind::Held)
     }
 
     pub fn unreadable(path: &Path, error: &std::io::Error) -> Self {
@@ -62,7 +62,7 @@ impl Problem {
         Self::usage(format!("{} cannot be read", path.display())).why(error.to_string())
     }
 
-    /// As [`Problem::unreadable`], for the file that a cluster begins with.
+    /// As [`CommandError::unreadable`], for the file that a cluster begins with.
     pub fn no_cluster_file(path: &Path, error: &std::io::Error) -> Self {
         let problem = Self::unreadable(path, error);
         if error.kind() == std::io::ErrorKind::NotFound {
@@ -75,41 +75,32 @@ impl Problem {
 
     /// What needs secrets that nobody has made yet.
     pub fn no_secrets(path: &Path) -> Self {
-        Self::plain("the cluster has no secrets yet")
+        Self::new("the cluster has no secrets yet")
             .why(format!("{} is not there", path.display()))
             .help("`mainstay up` makes them, `mainstay secrets import` takes them over")
     }
 
     pub fn why(self, why: impl Into<String>) -> Self {
-        self.edit(|plain| plain.why = Some(why.into()))
+        self.edit(|message| message.why = Some(why.into()))
     }
 
     pub fn help(self, line: impl Into<String>) -> Self {
-        self.edit(|plain| plain.help.push(line.into()))
+        self.edit(|message| message.help.push(line.into()))
     }
 
     pub fn because(self, lines: Vec<String>) -> Self {
-        self.edit(|plain| plain.causes = lines)
+        self.edit(|message| message.causes = lines)
     }
 
     pub fn caused_by(self, error: impl Error) -> Self {
-        self.edit(|plain| plain.causes = chain(&error))
+        self.edit(|message| message.causes = chain(&error))
     }
 
-    fn edit(mut self, change: impl FnOnce(&mut Plain)) -> Self {
-        if let Self::Plain(plain) = &mut self {
-            change(plain);
+    fn edit(mut self, change: impl FnOnce(&mut ErrorMessage)) -> Self {
+        if let Self::Message(message) = &mut self {
+            change(message);
         }
         self
-    }
-
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Spec(_) => 2,
-            Self::Run(error) => error.exit_code(),
-            Self::Plain(plain) => plain.exit,
-            Self::Said(code) => *code,
-        }
     }
 }
 
@@ -127,44 +118,43 @@ fn chain(error: &dyn Error) -> Vec<String> {
     texts
 }
 
-impl From<RunError> for Problem {
+impl From<RunError> for CommandError {
     fn from(error: RunError) -> Self {
         Self::Run(Box::new(error))
     }
 }
 
-impl From<Failure> for Problem {
+impl From<Failure> for CommandError {
     fn from(failure: Failure) -> Self {
-        let (causes, exit) = (failure.causes(), failure.kind.exit_code());
-        Self::Plain(Box::new(Plain {
+        let causes = failure.causes();
+        Self::Message(Box::new(ErrorMessage {
             what: failure.what,
             why: failure.why,
             help: failure.help,
             causes,
-            kind: failure.kind,
-            exit,
+            kind: failure.kind.into(),
         }))
     }
 }
 
-impl From<pve_api::Error> for Problem {
+impl From<pve_api::Error> for CommandError {
     fn from(error: pve_api::Error) -> Self {
         Failure::from(error).into()
     }
 }
 
-impl From<SecretsError> for Problem {
+impl From<SecretsError> for CommandError {
     fn from(error: SecretsError) -> Self {
         let problem = Self::refused(error.to_string());
         let SecretsError::Sops { source, .. } = &error else {
             let problem = match &error {
                 SecretsError::Write { .. } => {
-                    Self::plain(error.to_string()).help("nothing was changed; make room for it, and run it again")
+                    Self::new(error.to_string()).help("nothing was changed; make room for it, and run it again")
                 }
                 SecretsError::Exists { .. } => problem.help("it is never written over; move it away if it is of no use any more"),
                 _ => problem,
             };
-            return problem.edit(|plain| plain.causes = error.source().map(chain).unwrap_or_default());
+            return problem.edit(|message| message.causes = error.source().map(chain).unwrap_or_default());
         };
         let problem = match source {
             sops_file::Error::NoIdentity { tried, recipients } => problem

@@ -3,12 +3,12 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Hears every signal from the moment it was made, also one that came while nobody waited for it.
-pub struct Interrupts {
+pub struct Signals {
     interrupt: Option<Signal>,
     terminate: Option<Signal>,
 }
 
-impl Interrupts {
+impl Signals {
     /// From now on these signals do not end the program by themselves.
     pub fn listen() -> Self {
         Self {
@@ -21,14 +21,14 @@ impl Interrupts {
     pub async fn next(&mut self) {
         tokio::select! {
             biased;
-            () = heard(self.interrupt.as_mut()) => {}
-            () = heard(self.terminate.as_mut()) => {}
+            () = recv(self.interrupt.as_mut()) => {}
+            () = recv(self.terminate.as_mut()) => {}
         }
     }
 }
 
 /// A system without such a signal never sends it.
-async fn heard(signal: Option<&mut Signal>) {
+async fn recv(signal: Option<&mut Signal>) {
     let told = match signal {
         Some(signal) => signal.recv().await,
         None => None,

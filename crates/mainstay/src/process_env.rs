@@ -8,7 +8,7 @@ use mainstay_net::Secret;
 
 /// Environment and places. Empty variables count as unset.
 #[derive(Debug)]
-pub struct Surroundings {
+pub struct ProcessEnv {
     pub endpoint: Option<String>,
     pub token: Option<Secret<String>>,
     pub token_file: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub struct Surroundings {
     pub holder: Holder,
 }
 
-impl Surroundings {
+impl ProcessEnv {
     pub fn read() -> Self {
         let base = etcetera::choose_base_strategy().ok();
         let home = base
@@ -67,6 +67,11 @@ impl Surroundings {
 
     pub fn journals(&self) -> PathBuf {
         self.state.join("mainstay")
+    }
+
+    /// Where run logs are kept, in one folder per cluster.
+    pub fn runs(&self) -> PathBuf {
+        self.state.join("mainstay/runs")
     }
 
     pub fn known_hosts(&self) -> PathBuf {
