@@ -23,17 +23,87 @@ pub enum Error {
         at: Target,
         limit: Duration,
     },
-    #[error("the Kubernetes API at {at} refused ({call}): {code} {message}")]
+    #[error("the Kubernetes API at {at} refused ({call}): {} {}", .status.code, .status.message)]
     Refused {
         call: &'static str,
         at: Target,
-        code: u16,
-        message: String,
+        status: Box<ApiStatus>,
     },
+    /// The API server does not know this kind. A CRD that was just applied may follow.
+    #[error("the Kubernetes API at {at} knows no kind {kind} in {api_version}")]
+    UnknownKind { at: Target, api_version: String, kind: String },
+    /// Not sent: the object has no kind, no name, or a name that cannot be part of a path.
+    #[error("not an object that can be sent: {0}")]
+    BadObject(String),
     #[error("the connection to the Kubernetes API at {at} broke ({call}): {what}")]
     Broken { call: &'static str, at: Target, what: String },
     #[error("the Kubernetes API at {at} answered something unexpected: {what}")]
     Misread { at: Target, what: String },
+}
+
+/// The API server's own words about a refusal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ApiStatus {
+    pub code: u16,
+    /// `Conflict`, `Forbidden`; empty where the server gives none.
+    pub reason: String,
+    pub message: String,
+    pub causes: Vec<ApiCause>,
+    pub retry_after: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ApiCause {
+    /// `FieldManagerConflict`, `DisruptionBudget`, `NamespaceTerminating`.
+    pub reason: String,
+    pub message: String,
+    pub field: String,
+}
+
+/// A field that server-side apply did not change because another manager owns it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FieldConflict {
+    pub manager: String,
+    /// `.spec.replicas`.
+    pub field: String,
+}
+
+impl ApiStatus {
+    pub fn has_cause(&self, reason: &str) -> bool {
+        self.causes.iter().any(|cause| cause.reason == reason)
+    }
+
+    /// Who owns which field, after an apply that was refused.
+    pub fn field_conflicts(&self) -> Vec<FieldConflict> {
+        let conflicts = self.causes.iter().filter(|cause| cause.reason == "FieldManagerConflict");
+        let conflict = |cause: &ApiCause| FieldConflict {
+            // `conflict with "kubectl" using apps/v1`
+            manager: cause.message.split('"').nth(1).unwrap_or(&cause.message).to_owned(),
+            field: cause.field.clone(),
+        };
+        conflicts.map(conflict).collect()
+    }
+}
+
+impl From<kube::core::Status> for ApiStatus {
+    fn from(status: kube::core::Status) -> Self {
+        let (causes, seconds) = status
+            .details
+            .map(|details| (details.causes, details.retry_after_seconds))
+            .unwrap_or_default();
+        let cause = |cause: kube::core::response::StatusCause| ApiCause {
+            reason: cause.reason,
+            message: cause.message,
+            field: cause.field,
+        };
+        Self {
+            code: status.code,
+            reason: status.reason,
+            message: status.message,
+            causes: causes.into_iter().map(cause).collect(),
+            retry_after: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
+        }
+    }
 }
 
 /// What may be done about it.
@@ -43,8 +113,10 @@ pub enum Class {
     Unavailable,
     Denied,
     NotFound,
-    /// Somebody else changed it in between, or owns it.
+    /// It was changed in between, or another manager owns it.
     Conflict,
+    /// The history that a watch wants to continue from is no longer kept.
+    Gone,
     Other,
 }
 
@@ -55,8 +127,7 @@ impl Error {
             kube::Error::Api(status) => Self::Refused {
                 call,
                 at,
-                code: status.code,
-                message: status.message.clone(),
+                status: Box::new(ApiStatus::from(*status)),
             },
             kube::Error::SerdeError(error) => Self::Misread {
                 at,
@@ -84,14 +155,24 @@ impl Error {
         match self {
             Self::Unreachable { .. } | Self::NoAnswer { .. } | Self::Broken { .. } => Class::Unavailable,
             Self::ClientRefused { .. } => Class::Denied,
-            Self::Refused { code, .. } => match code {
+            Self::UnknownKind { .. } => Class::NotFound,
+            Self::Refused { status, .. } => match status.code {
                 401 | 403 => Class::Denied,
                 404 => Class::NotFound,
                 409 => Class::Conflict,
+                410 => Class::Gone,
                 429 | 500..=599 => Class::Unavailable,
                 _ => Class::Other,
             },
-            Self::Credentials { .. } | Self::Address(_) | Self::Misread { .. } => Class::Other,
+            Self::Credentials { .. } | Self::Address(_) | Self::Misread { .. } | Self::BadObject(_) => Class::Other,
+        }
+    }
+
+    /// What the API server said, if it refused.
+    pub fn status(&self) -> Option<&ApiStatus> {
+        match self {
+            Self::Refused { status, .. } => Some(status),
+            _ => None,
         }
     }
 

@@ -16,19 +16,19 @@ use crate::{Cluster, Error};
 
 const SIGNER: &str = "kubernetes.io/kubelet-serving";
 
-/// A request that nobody has decided on yet.
+/// A request without a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeletCsr {
     pub name: String,
     /// The node that asked, by its own credentials.
     pub node: String,
     usages: BTreeSet<String>,
-    asked: Asked,
+    asked: RequestedNames,
 }
 
 /// What is to be in the certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct RequestedNames {
     common_name: String,
     organizations: Vec<String>,
     names: BTreeSet<String>,
@@ -100,7 +100,7 @@ impl KubeletCsr {
 }
 
 impl Cluster {
-    /// Requests of kubelets for serving certificates that nobody has decided on.
+    /// Requests of kubelets for serving certificates without a decision.
     pub async fn pending_kubelet_csrs(&self) -> Result<Vec<KubeletCsr>, Error> {
         let params = ListParams::default().fields(&format!("spec.signerName={SIGNER}"));
         let list = self.within("certificate requests", self.csr_api().list(&params)).await?;
@@ -161,15 +161,15 @@ fn pending(csr: CertificateSigningRequest) -> Option<KubeletCsr> {
     })
 }
 
-fn read(request: &[u8]) -> Option<Asked> {
+fn read(request: &[u8]) -> Option<RequestedNames> {
     let block = pem::parse(request).ok()?;
     let (_, request) = X509CertificationRequest::from_der(block.contents()).ok()?;
     let subject = &request.certification_request_info.subject;
     let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);
-    let mut asked = Asked {
+    let mut asked = RequestedNames {
         common_name: subject.iter_common_name().next().and_then(text)?,
         organizations: subject.iter_organization().filter_map(text).collect(),
-        ..Asked::default()
+        ..RequestedNames::default()
     };
     for extension in request.requested_extensions().into_iter().flatten() {
         let ParsedExtension::SubjectAlternativeName(names) = extension else {

@@ -1,11 +1,20 @@
-//! The few Kubernetes calls that mainstay needs, over the seam.
+//! The Kubernetes calls that mainstay needs, over the seam, and pure rules about what they tell.
 
+mod drain;
 mod error;
+mod health;
 mod kubelet_csr;
 mod lease;
 mod node;
+mod object;
+mod owner;
+mod pod;
+mod readiness;
+mod release;
 mod watch;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
@@ -19,11 +28,20 @@ use semver::Version;
 use serde_json::json;
 use tower::ServiceBuilder;
 
-pub use error::{Class, Error};
+pub use drain::{
+    AttachedVolume, CORDONED, Cordon, DisruptionBudget, DrainClass, DrainPlan, Eviction, Uncordon, budgets_of, drain_class,
+};
+pub use error::{ApiCause, ApiStatus, Class, Error, FieldConflict};
+pub use health::{ApiReadiness, DnsPods, WarningEvent};
 pub use kubelet_csr::{KubeletCsr, Unfit};
-pub use lease::Lease;
-pub use node::{Metadata, Node, Taint};
-pub use watch::{NodeChange, NodeWatch, Told};
+pub use lease::NodeLease;
+pub use node::{Metadata, Node, NodeTaint};
+pub use object::{Deletion, KindInfo, ListScope, ObjectRef, OnConflict, Propagation};
+pub use owner::{ObjectOwner, gitops_managers, owners};
+pub use pod::{Pod, PodProblem, PodProblemKind};
+pub use readiness::{Readiness, readiness};
+pub use release::{ReleaseRevision, ReleaseUnreadable, newest_revisions};
+pub use watch::{NodeWatch, ObjectWatch, WatchEvent};
 
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(10);
@@ -35,7 +53,7 @@ const MANAGER: &str = "mainstay";
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often a change is tried that somebody else's change got in the way of.
+/// How often a change is tried that meets a change of others.
 const CONFLICTS_MAX: usize = 5;
 
 /// The Kubernetes API of one cluster, at one address.
@@ -44,6 +62,8 @@ pub struct Cluster {
     client: kube::Client,
     connector: Connector,
     at: Target,
+    /// Kinds that discovery told of, by version and kind.
+    kinds: Arc<tokio::sync::Mutex<BTreeMap<(String, String), KindInfo>>>,
 }
 
 impl Cluster {
@@ -66,6 +86,7 @@ impl Cluster {
             client: kube::Client::new(service, "default"),
             connector,
             at: at.clone(),
+            kinds: Arc::default(),
         })
     }
 
@@ -115,15 +136,6 @@ impl Cluster {
         }
     }
 
-    /// Keeps new pods away from a node.
-    pub async fn cordon(&self, name: &str) -> Result<(), Error> {
-        self.within("cordon", self.node_api().cordon(name)).await.map(drop)
-    }
-
-    pub async fn uncordon(&self, name: &str) -> Result<(), Error> {
-        self.within("uncordon", self.node_api().uncordon(name)).await.map(drop)
-    }
-
     /// Makes the labels and annotations of a node that are ours exactly these. What we set before and leave out now goes away; what
     /// others set stays, unless it is one of ours.
     pub async fn set_metadata(&self, name: &str, ours: &Metadata) -> Result<(), Error> {
@@ -133,12 +145,15 @@ impl Cluster {
         let api = self.node_api();
         // A node that is not there must not be made by labelling it.
         if self.node(name).await?.is_none() {
-            let message = format!("nodes \"{name}\" not found");
+            let status = ApiStatus {
+                code: 404,
+                message: format!("nodes \"{name}\" not found"),
+                ..ApiStatus::default()
+            };
             return Err(Error::Refused {
                 call: "set metadata",
                 at: self.at.clone(),
-                code: 404,
-                message,
+                status: Box::new(status),
             });
         }
         self.within("set metadata", api.patch(name, &params, &patch)).await.map(drop)
@@ -147,31 +162,36 @@ impl Cluster {
     /// Puts these taints on a node and leaves all others as they are.
     ///
     /// Not by server-side apply: the list of taints has one owner as a whole, and the control plane adds and removes taints of its own.
-    pub async fn add_taints(&self, name: &str, taints: &[Taint]) -> Result<(), Error> {
-        let mut last = None;
-        for _ in 0..CONFLICTS_MAX {
-            match self.try_add_taints(name, taints).await {
-                Err(error) if error.class() == Class::Conflict => last = Some(error),
-                outcome => return outcome,
-            }
-        }
-        last.map_or(Ok(()), Err)
+    pub async fn add_taints(&self, name: &str, taints: &[NodeTaint]) -> Result<(), Error> {
+        self.change_taints(name, |seen| node::with_taints(seen, taints)).await
     }
 
-    async fn try_add_taints(&self, name: &str, taints: &[Taint]) -> Result<(), Error> {
-        let api = self.node_api();
-        let node = self.within("taints", api.get(name)).await?;
-        let seen = Node::from(node.clone());
-        let wanted = node::with_taints(&seen.taints, taints);
-        if wanted == seen.taints {
-            return Ok(());
-        }
-        // The version makes it a conflict, not an overwrite, when somebody was faster.
-        let version = node.metadata.resource_version;
-        let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "taints": node::taints_json(&wanted) } });
-        self.within("taints", api.patch(name, &PatchParams::default(), &Patch::Merge(patch)))
-            .await
-            .map(drop)
+    /// Takes these taints off a node, whatever their value, and leaves all others as they are.
+    pub async fn remove_taints(&self, name: &str, taints: &[NodeTaint]) -> Result<(), Error> {
+        self.change_taints(name, |seen| node::without_taints(seen, taints)).await
+    }
+
+    async fn change_taints(&self, name: &str, change: impl Fn(&[NodeTaint]) -> Vec<NodeTaint>) -> Result<(), Error> {
+        self.retrying_conflicts(async || {
+            let api = self.node_api();
+            let node = self.within("taints", api.get(name)).await?;
+            // The version makes it a conflict, not an overwrite, when another change came first.
+            let version = node.metadata.resource_version.clone();
+            let seen = Node::from(node);
+            let wanted = change(&seen.taints);
+            if wanted == seen.taints {
+                return Ok(());
+            }
+            let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "taints": node::taints_json(&wanted) } });
+            self.within("taints", api.patch(name, &PatchParams::default(), &Patch::Merge(patch)))
+                .await
+                .map(drop)
+        })
+        .await
+    }
+
+    pub(crate) fn watch_failed(&self, error: kube::Error) -> Error {
+        Error::of("watch", &self.at, error)
     }
 
     /// A connection that breaks is also what a refused client certificate looks like.

@@ -16,15 +16,20 @@ pub struct Node {
     /// Addresses and hostname.
     pub addresses: Vec<String>,
     pub labels: BTreeMap<String, String>,
-    pub taints: Vec<Taint>,
+    pub annotations: BTreeMap<String, String>,
+    /// What a cloud controller calls the machine; empty without one.
+    pub provider_id: String,
+    pub taints: Vec<NodeTaint>,
     /// New pods are kept away.
     pub cordoned: bool,
+    /// Conditions that should not be there: `MemoryPressure`, `DiskPressure`, `PIDPressure`, `NetworkUnavailable`.
+    pub pressures: Vec<String>,
     /// The condition Ready: its status, and what the kubelet says about it.
     ready: Option<(String, String)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Taint {
+pub struct NodeTaint {
     pub key: String,
     pub value: String,
     /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
@@ -39,6 +44,11 @@ pub struct Metadata {
 }
 
 impl Node {
+    /// The record that mainstay left when it cordoned the node.
+    pub fn cordon_record(&self) -> Option<&str> {
+        self.annotations.get(crate::CORDONED).map(String::as_str)
+    }
+
     pub fn is_ready(&self) -> bool {
         self.ready.as_ref().is_some_and(|(status, _)| status == "True")
     }
@@ -67,12 +77,13 @@ impl From<KubeNode> for Node {
             .node_info
             .map(|info| (info.kubelet_version, info.boot_id))
             .unwrap_or_default();
-        let ready = status
-            .conditions
-            .unwrap_or_default()
-            .into_iter()
-            .find(|condition| condition.type_ == "Ready");
-        let taint = |taint: k8s_openapi::api::core::v1::Taint| Taint {
+        let conditions = status.conditions.unwrap_or_default();
+        let pressures = conditions
+            .iter()
+            .filter(|condition| condition.type_ != "Ready" && condition.status == "True");
+        let pressures = pressures.map(|condition| condition.type_.clone()).collect();
+        let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+        let taint = |taint: k8s_openapi::api::core::v1::Taint| NodeTaint {
             key: taint.key,
             value: taint.value.unwrap_or_default(),
             effect: taint.effect,
@@ -88,6 +99,9 @@ impl From<KubeNode> for Node {
                 .map(|address| address.address)
                 .collect(),
             labels: node.metadata.labels.unwrap_or_default(),
+            annotations: node.metadata.annotations.unwrap_or_default(),
+            provider_id: spec.provider_id.unwrap_or_default(),
+            pressures,
             taints: spec.taints.unwrap_or_default().into_iter().map(taint).collect(),
             cordoned: spec.unschedulable.unwrap_or_default(),
             ready: ready.map(|condition| (condition.status, condition.message.unwrap_or_default())),
@@ -95,9 +109,18 @@ impl From<KubeNode> for Node {
     }
 }
 
-/// Key and effect name a taint; its value is replaced.
-pub(crate) fn with_taints(seen: &[Taint], ours: &[Taint]) -> Vec<Taint> {
-    let same = |a: &Taint, b: &Taint| a.key == b.key && a.effect == b.effect;
+/// Key and effect name a taint.
+fn same(a: &NodeTaint, b: &NodeTaint) -> bool {
+    a.key == b.key && a.effect == b.effect
+}
+
+pub(crate) fn without_taints(seen: &[NodeTaint], unwanted: &[NodeTaint]) -> Vec<NodeTaint> {
+    let stays = |taint: &&NodeTaint| !unwanted.iter().any(|other| same(other, taint));
+    seen.iter().filter(stays).cloned().collect()
+}
+
+/// The value of a taint that is there is replaced.
+pub(crate) fn with_taints(seen: &[NodeTaint], ours: &[NodeTaint]) -> Vec<NodeTaint> {
     let mut taints = seen.to_vec();
     for taint in ours {
         match taints.iter_mut().find(|other| same(other, taint)) {
@@ -108,8 +131,8 @@ pub(crate) fn with_taints(seen: &[Taint], ours: &[Taint]) -> Vec<Taint> {
     taints
 }
 
-pub(crate) fn taints_json(taints: &[Taint]) -> Vec<Value> {
-    let json = |taint: &Taint| match taint.value.as_str() {
+pub(crate) fn taints_json(taints: &[NodeTaint]) -> Vec<Value> {
+    let json = |taint: &NodeTaint| match taint.value.as_str() {
         "" => json!({ "key": taint.key, "effect": taint.effect }),
         value => json!({ "key": taint.key, "value": value, "effect": taint.effect }),
     };
@@ -154,7 +177,7 @@ mod tests {
 
     #[test]
     fn taints_of_others_stay() {
-        let taint = |key: &str, value: &str| Taint {
+        let taint = |key: &str, value: &str| NodeTaint {
             key: key.into(),
             value: value.into(),
             effect: "NoSchedule".into(),
@@ -170,5 +193,7 @@ mod tests {
             ]
         );
         assert_eq!(with_taints(&wanted, &[taint("edge", "")]), wanted);
+        let gone = without_taints(&wanted, &[taint("gpu", "whatever"), taint("absent", "")]);
+        assert_eq!(gone, [taint("node.kubernetes.io/not-ready", ""), taint("edge", "")]);
     }
 }

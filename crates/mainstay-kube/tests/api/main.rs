@@ -1,5 +1,10 @@
 //! The calls against a small API server in memory, as bytes.
 
+mod drain;
+mod object;
+mod scripted;
+mod watch;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +15,7 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Json, Router};
-use mainstay_kube::{Class, Cluster, Error, Metadata, Node, NodeChange, Taint, Told, Unfit};
+use mainstay_kube::{Class, Cluster, Cordon, Error, Metadata, Node, NodeTaint, Uncordon, Unfit};
 use mainstay_net::{
     Entropy, Env, Identity, Network, Secret, ServeOptions, SimNet, Target, Trust, Wall, serve, server_config, simulate,
 };
@@ -23,7 +28,6 @@ use tokio::time::Instant;
 
 const AT: &str = "10.0.0.11:6443";
 const CONNECT: Duration = Duration::from_secs(5);
-const QUIET: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Default)]
 struct Api(Arc<Mutex<World>>);
@@ -32,7 +36,6 @@ struct Api(Arc<Mutex<World>>);
 struct World {
     nodes: BTreeMap<String, Value>,
     csrs: Vec<Value>,
-    watch: Vec<Value>,
     /// What every call is answered with instead.
     failing: Option<(u16, &'static str)>,
     /// How many changes of taints meet somebody else's.
@@ -71,17 +74,11 @@ fn failure(code: u16, message: &str) -> Response {
 }
 
 fn app(api: Api) -> Router {
-    let nodes = get(
-        |State(api): State<Api>, Query(query): Query<BTreeMap<String, String>>| async move {
-            if query.contains_key("watch") {
-                let lines: String = api.0.lock().unwrap().watch.iter().map(|event| format!("{event}\n")).collect();
-                return lines.into_response();
-            }
-            let items: Vec<_> = api.0.lock().unwrap().nodes.values().cloned().collect();
-            Json(json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": items}))
-                .into_response()
-        },
-    );
+    let nodes = get(|State(api): State<Api>| async move {
+        let items: Vec<_> = api.0.lock().unwrap().nodes.values().cloned().collect();
+        Json(json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": items}))
+            .into_response()
+    });
     let csrs = get(
         |State(api): State<Api>, Query(query): Query<BTreeMap<String, String>>| async move {
             assert_eq!(query["fieldSelector"], "spec.signerName=kubernetes.io/kubelet-serving");
@@ -283,7 +280,7 @@ fn taints_are_added_to_those_of_others_even_in_a_race() {
         let api = with_nodes(&[("w1", "True")]);
         api.0.lock().unwrap().conflicts = 2;
         let cluster = plain(&net, &env, &api).await;
-        let ours = [Taint {
+        let ours = [NodeTaint {
             key: "gpu".into(),
             value: "yes".into(),
             effect: "NoSchedule".into(),
@@ -309,7 +306,7 @@ fn taints_that_are_there_are_not_written_again() {
     run(|net, env| async move {
         let api = with_nodes(&[("w1", "True")]);
         let cluster = plain(&net, &env, &api).await;
-        let there = [Taint {
+        let there = [NodeTaint {
             key: "node.kubernetes.io/not-ready".into(),
             value: String::new(),
             effect: "NoSchedule".into(),
@@ -317,7 +314,7 @@ fn taints_that_are_there_are_not_written_again() {
         cluster.add_taints("w1", &there).await.unwrap();
         assert!(api.0.lock().unwrap().heard.is_empty());
         api.0.lock().unwrap().conflicts = 100;
-        let more = [Taint {
+        let more = [NodeTaint {
             key: "gpu".into(),
             value: String::new(),
             effect: "NoExecute".into(),
@@ -327,37 +324,66 @@ fn taints_that_are_there_are_not_written_again() {
 }
 
 #[test]
-fn a_node_is_cordoned_and_uncordoned() {
+fn a_cordon_is_recorded_and_only_our_own_is_ended() {
     run(|net, env| async move {
         let api = with_nodes(&[("w1", "True")]);
         let cluster = plain(&net, &env, &api).await;
-        cluster.cordon("w1").await.unwrap();
-        cluster.uncordon("w1").await.unwrap();
-        let heard = api.0.lock().unwrap().heard.clone();
-        assert_eq!(heard[0].1["spec"]["unschedulable"], json!(true));
-        assert_ne!(heard[1].1["spec"]["unschedulable"], json!(true));
+        assert_eq!(
+            cluster.cordon("w1", "run-1").await.unwrap(),
+            Cordon::ByOthers,
+            "it is cordoned already"
+        );
+        assert_eq!(cluster.uncordon("w1").await.unwrap(), Uncordon::NotOurs);
+        assert!(api.0.lock().unwrap().heard.is_empty());
+
+        api.0.lock().unwrap().nodes.get_mut("w1").unwrap()["spec"]["unschedulable"] = json!(false);
+        assert_eq!(cluster.cordon("w1", "run-1").await.unwrap(), Cordon::Done);
+        let patch = api.0.lock().unwrap().heard[0].1.clone();
+        assert_eq!(patch["spec"]["unschedulable"], json!(true));
+        assert_eq!(
+            patch["metadata"],
+            json!({"resourceVersion": "5", "annotations": {"mainstay/cordoned": "run-1"}})
+        );
+
+        {
+            let node = &mut api.0.lock().unwrap().nodes;
+            let node = node.get_mut("w1").unwrap();
+            node["spec"]["unschedulable"] = json!(true);
+            node["metadata"]["annotations"] = json!({"mainstay/cordoned": "run-1"});
+        }
+        let again = cluster.cordon("w1", "run-2").await.unwrap();
+        assert_eq!(again, Cordon::AlreadyOurs { record: "run-1".into() });
+        assert_eq!(cluster.node("w1").await.unwrap().unwrap().cordon_record(), Some("run-1"));
+        assert_eq!(cluster.uncordon("w1").await.unwrap(), Uncordon::Done);
+        let patch = api.0.lock().unwrap().heard[1].1.clone();
+        assert_eq!(patch["spec"], json!({"unschedulable": null}));
+        assert_eq!(patch["metadata"]["annotations"], json!({"mainstay/cordoned": null}));
+
+        api.0.lock().unwrap().nodes.get_mut("w1").unwrap()["spec"]["unschedulable"] = json!(false);
+        assert_eq!(
+            cluster.uncordon("w1").await.unwrap(),
+            Uncordon::AlreadyOpen,
+            "a person ended it"
+        );
     });
 }
 
 #[test]
-fn a_watch_tells_all_nodes_and_then_changes() {
+fn taints_are_removed_and_others_stay() {
     run(|net, env| async move {
-        let api = with_nodes(&[("w1", "False")]);
-        let changed = |kind: &str, ready| json!({"type": kind, "object": node("w1", ready)});
-        api.0.lock().unwrap().watch = vec![changed("MODIFIED", "True"), changed("DELETED", "True")];
-        let mut watch = plain(&net, &env, &api).await.watch_nodes();
-        let mut told = Vec::new();
-        for _ in 0..4 {
-            told.push(match watch.next(QUIET).await.unwrap() {
-                Told::Change(NodeChange::Is(node)) => format!("{} ready={}", node.name, node.is_ready()),
-                Told::Change(NodeChange::Gone { name }) => format!("{name} gone"),
-                Told::Change(NodeChange::Listed) => "listed".to_owned(),
-                Told::Nothing => "nothing".to_owned(),
-            });
-        }
-        assert_eq!(told, ["w1 ready=false", "listed", "w1 ready=true", "w1 gone"]);
-        api.0.lock().unwrap().failing = Some((403, "forbidden"));
-        assert_eq!(watch.next(QUIET).await.unwrap_err().class(), Class::Denied);
+        let api = with_nodes(&[("w1", "True")]);
+        let cluster = plain(&net, &env, &api).await;
+        cluster.set_out_of_service("w1").await.unwrap();
+        let taint = json!({"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"});
+        let patch = api.0.lock().unwrap().heard[0].1.clone();
+        assert_eq!(patch["spec"]["taints"][1], taint);
+        api.0.lock().unwrap().nodes.get_mut("w1").unwrap()["spec"]["taints"] = patch["spec"]["taints"].clone();
+        cluster.clear_out_of_service("w1").await.unwrap();
+        let patch = api.0.lock().unwrap().heard[1].1.clone();
+        assert_eq!(
+            patch["spec"]["taints"],
+            json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}])
+        );
     });
 }
 
