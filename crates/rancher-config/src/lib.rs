@@ -9,6 +9,7 @@ mod checksum;
 mod cni;
 pub mod config;
 mod distro;
+pub mod guest;
 mod images;
 pub mod manifests;
 mod pki;
