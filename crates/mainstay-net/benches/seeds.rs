@@ -8,7 +8,7 @@ use std::time::Duration;
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use mainstay_net::http::{Body, HttpClient, HttpOptions};
-use mainstay_net::{Connector, Dialer, Faults, Network, ServeOptions, SimNet, Trust, Wall, serve, server_config, simulate};
+use mainstay_net::{Connector, Dialer, NetFaults, Network, ServeOptions, SimNet, Trust, Wall, serve, server_config, simulate};
 use rustls::ServerConfig;
 
 const SEEDS: u64 = 50;
@@ -49,7 +49,7 @@ fn pki() -> (Trust, Arc<ServerConfig>) {
 fn run(seed: u64, trust: &Trust, tls: Option<&Arc<ServerConfig>>) {
     let answered = simulate(seed, SECOND * 3600, |entropy| async move {
         let net = SimNet::new(entropy.fork("net"));
-        net.set_faults(Faults {
+        net.set_faults(NetFaults {
             latency: MILLI..=MILLI * 40,
             refuse: 0.1,
             black_hole: 0.03,

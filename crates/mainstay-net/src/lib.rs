@@ -2,7 +2,7 @@
 //!
 //! | outside | here |
 //! |---|---|
-//! | connections out | [`Dialer`]: [`Tcp`], [`Jump`] (SSH), [`Routes`] among them, [`Detour`], [`SimNet`] in memory |
+//! | connections out | [`Dialer`]: [`Tcp`], [`JumpDialer`] (SSH), [`Routes`] among them, [`Detour`], [`SimNet`] in memory |
 //! | commands and files in guests | [`SshClient`], over any dialer |
 //! | connections in | [`Network`] and [`Listener`]: [`Loopback`] TCP, [`SimNet`]; [`serve`] runs axum and tonic on them |
 //! | whom to believe | [`Trust`]; [`Connector`] dials and shakes hands for hyper, tonic and kube; [`presented_chain`] |
@@ -18,7 +18,7 @@
 //!
 //! let text = simulate(7, Duration::from_secs(60), |entropy| async move {
 //!     let net = SimNet::new(entropy.fork("net"));
-//!     net.set_faults(Faults::latency(Duration::from_millis(1)..=Duration::from_millis(40)));
+//!     net.set_faults(NetFaults::latency(Duration::from_millis(1)..=Duration::from_millis(40)));
 //!     let listener = net.bind("10.0.0.1:8006".parse().unwrap()).await.unwrap();
 //!     let app = axum::Router::new().route("/", axum::routing::get(|| async { "hello" }));
 //!     tokio::spawn(serve(listener, app, ServeOptions::plain()));
@@ -62,12 +62,12 @@ pub use self::network::{Listener, Loopback, Network};
 pub use self::retry::{Again, Backoff, retry};
 pub use self::routes::Routes;
 pub use self::secret::Secret;
-pub use self::serve::{HangUp, Peer, ServeOptions, ServerTls, Versions, serve, set_reason};
-pub use self::simnet::{Faults, Group, SimDialer, SimNet};
+pub use self::serve::{HangUp, HttpVersions, Peer, ServeOptions, ServerTls, serve, set_reason};
+pub use self::simnet::{Group, NetFaults, SimDialer, SimNet};
 pub use self::simulate::{SimulateError, simulate};
 pub use self::ssh::{
-    HostKey, HostKeyPolicy, Jump, JumpAddress, JumpAddressError, KnownHosts, Login, RemoteFile, RunAs, SshClient, SshCommand,
-    SshEndpoint, SshError, SshErrorClass, SshExit, SshHostKey, SshHostKeyError, SshLimits, SshOutput, sshd,
+    HostKey, HostKeyPolicy, JumpAddress, JumpAddressError, JumpDialer, KnownHosts, Login, RemoteFile, RunAs, SshClient,
+    SshCommand, SshEndpoint, SshError, SshErrorClass, SshExit, SshHostKey, SshHostKeyError, SshLimits, SshOutput, sshd,
 };
 pub use self::target::{Target, TargetError};
 pub use self::trust::{Identity, Trust, TrustError, crypto_provider, server_config};

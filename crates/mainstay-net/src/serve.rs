@@ -26,14 +26,14 @@ use crate::network::Listener;
 #[derive(Clone, Default)]
 pub struct ServeOptions {
     pub tls: Option<ServerTls>,
-    pub versions: Versions,
+    pub versions: HttpVersions,
     /// Hang up on a client that sends no request for this long, between requests too (HTTP/1.1). Proxmox VE: 5 s.
     pub idle: Option<Duration>,
 }
 
 /// Which HTTP versions are spoken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Versions {
+pub enum HttpVersions {
     /// What the client begins with.
     #[default]
     Auto,
@@ -79,7 +79,7 @@ impl ServeOptions {
 
     pub fn http1_only(self) -> Self {
         Self {
-            versions: Versions::Http1Only,
+            versions: HttpVersions::Http1Only,
             ..self
         }
     }
@@ -177,8 +177,8 @@ fn builder(options: &ServeOptions) -> auto::Builder<TokioExecutor> {
         .header_read_timeout(options.idle);
     builder.http2().timer(TokioTimer::new()).auto_date_header(false);
     match options.versions {
-        Versions::Auto => builder,
-        Versions::Http1Only => builder.http1_only(),
-        Versions::Http2Only => builder.http2_only(),
+        HttpVersions::Auto => builder,
+        HttpVersions::Http1Only => builder.http1_only(),
+        HttpVersions::Http2Only => builder.http2_only(),
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep};
 
 use self::fault::{Fate, Walls};
-pub use self::fault::{Faults, Group};
+pub use self::fault::{Group, NetFaults};
 use self::stream::{Link, SimStream};
 use crate::dial::{BoxIo, Dial, Dialer};
 use crate::env::Entropy;
@@ -41,8 +41,8 @@ pub struct SimNet {
 
 struct State {
     entropy: Entropy,
-    faults: Faults,
-    faults_towards: BTreeMap<IpAddr, Faults>,
+    faults: NetFaults,
+    faults_towards: BTreeMap<IpAddr, NetFaults>,
     names: BTreeMap<String, Vec<IpAddr>>,
     /// Machines that answer "refused" on closed ports; an address with an open port is there too.
     present: BTreeSet<IpAddr>,
@@ -68,7 +68,7 @@ impl SimNet {
     pub fn new(entropy: Entropy) -> Self {
         let state = State {
             entropy,
-            faults: Faults::NONE,
+            faults: NetFaults::NONE,
             faults_towards: BTreeMap::new(),
             names: BTreeMap::new(),
             present: BTreeSet::new(),
@@ -117,12 +117,12 @@ impl SimNet {
     }
 
     /// What befalls every connection from now on.
-    pub fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: NetFaults) {
         self.lock().faults = faults;
     }
 
     /// What befalls connections to `whom`, instead of the general rule. `None` brings the general rule back.
-    pub fn set_faults_towards(&self, whom: impl Into<Group>, faults: Option<Faults>) {
+    pub fn set_faults_towards(&self, whom: impl Into<Group>, faults: Option<NetFaults>) {
         let mut state = self.lock();
         for address in state.members(&whom.into()) {
             match faults.clone() {

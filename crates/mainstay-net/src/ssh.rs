@@ -13,5 +13,5 @@ pub use self::client::{SshClient, SshEndpoint, SshLimits};
 pub use self::command::{RemoteFile, RunAs, SshCommand, SshExit, SshOutput};
 pub use self::error::{SshError, SshErrorClass};
 pub use self::host_key::{HostKeyPolicy, SshHostKey, SshHostKeyError};
-pub use self::jump::{Jump, JumpAddress, JumpAddressError, Login};
+pub use self::jump::{JumpAddress, JumpAddressError, JumpDialer, Login};
 pub use self::known_hosts::{HostKey, KnownHosts};

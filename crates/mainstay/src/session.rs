@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use mainstay_engine::{Disk, Events, Failure, Journal, Keys, RealDisk, SecretsFile, Site, derive, keys, readers};
 use mainstay_net::{
-    Detour, Dialer, Entropy, Env, Fingerprint, Jump, JumpAddress, KnownHosts, Login as SshLogin, Routes, Secret, Target, Tcp,
-    Trust, Wall, dial_within,
+    Detour, Dialer, Entropy, Env, Fingerprint, JumpAddress, JumpDialer, KnownHosts, Login as SshLogin, Routes, Secret, Target,
+    Tcp, Trust, Wall, dial_within,
 };
 use mainstay_spec::{Checked, Environment, PveTrust, Spec};
 use pve_api::{Client, ClientOptions, Endpoint, Login};
@@ -32,7 +32,7 @@ pub struct Session {
     pub env: Env,
     pub disk: Arc<dyn Disk>,
     pub process_env: ProcessEnv,
-    jump: Option<Arc<Jump>>,
+    jump: Option<Arc<JumpDialer>>,
 }
 
 impl Session {
@@ -97,7 +97,7 @@ impl Session {
         }
     }
 
-    fn jump_host(&self) -> Result<Option<Jump>, CommandError> {
+    fn jump_host(&self) -> Result<Option<JumpDialer>, CommandError> {
         let Some(jump) = &self.spec().datacenter.jump else {
             return Ok(None);
         };
@@ -129,7 +129,7 @@ impl Session {
                 .why(format!("`datacenter.jump` says {jump}"))
                 .help("start an SSH agent, or make a key: ssh-keygen -t ed25519"));
         }
-        Ok(Some(Jump::new(
+        Ok(Some(JumpDialer::new(
             Arc::new(Tcp),
             address,
             KnownHosts::parse(&known_hosts),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use mainstay_net::Faults;
+use mainstay_net::NetFaults;
 use mainstay_sim::{FactoryFaults, NodeFaults};
 use pve_sim::faults::{Fault, Rule};
 use rand::{Rng, RngExt};
@@ -87,7 +87,7 @@ pub fn brew(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng) -> 
 
 /// Nothing is broken any more.
 pub fn calm(stage: &Stage, field: &Field, watch: &Watch) {
-    stage.world.net().set_faults(Faults::NONE);
+    stage.world.net().set_faults(NetFaults::NONE);
     stage.world.net().repair();
     stage.world.factory().set_faults(FactoryFaults::default());
     clear_out(stage, watch);
@@ -110,7 +110,7 @@ pub fn calm(stage: &Stage, field: &Field, watch: &Watch) {
     }
 }
 
-fn network(rng: &mut impl Rng) -> Faults {
+fn network(rng: &mut impl Rng) -> NetFaults {
     let chance = |rng: &mut dyn Rng| {
         if rng.random_bool(0.5) {
             rng.random_range(0.0..0.08)
@@ -118,7 +118,7 @@ fn network(rng: &mut impl Rng) -> Faults {
             0.0
         }
     };
-    Faults {
+    NetFaults {
         latency: Duration::from_millis(rng.random_range(0..5))..=Duration::from_millis(rng.random_range(5..400)),
         refuse: chance(rng),
         black_hole: chance(rng),

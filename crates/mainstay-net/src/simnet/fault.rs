@@ -9,7 +9,7 @@ use rand::RngExt;
 
 /// Chances and ranges for every new connection. Probabilities are from 0 to 1.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Faults {
+pub struct NetFaults {
     /// One-way delay of everything that travels, drawn once per connection. Whole milliseconds: tokio's timers are no finer.
     pub latency: RangeInclusive<Duration>,
     pub refuse: f64,
@@ -19,7 +19,7 @@ pub struct Faults {
     pub reset_after: RangeInclusive<Duration>,
 }
 
-impl Faults {
+impl NetFaults {
     pub const NONE: Self = Self {
         latency: Duration::ZERO..=Duration::ZERO,
         refuse: 0.0,

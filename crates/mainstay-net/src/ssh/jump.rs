@@ -26,7 +26,7 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Dials from the jump host's place in the network.
 ///
 /// All dials share one SSH connection, so one reset ends them all; the next dial connects anew.
-pub struct Jump {
+pub struct JumpDialer {
     via: Arc<dyn Dialer>,
     address: JumpAddress,
     known_hosts: KnownHosts,
@@ -91,7 +91,7 @@ impl fmt::Display for JumpAddress {
     }
 }
 
-impl Jump {
+impl JumpDialer {
     /// The jump host itself is dialled through `via`, so jumps can be chained. Nothing is sent before the first dial.
     pub fn new(
         via: Arc<dyn Dialer>,
@@ -211,7 +211,7 @@ impl Jump {
     }
 }
 
-impl Dialer for Jump {
+impl Dialer for JumpDialer {
     fn dial<'a>(&'a self, to: &'a Target) -> Dial<'a> {
         Box::pin(self.forward(to))
     }
@@ -258,12 +258,12 @@ pub(super) struct Checker {
 }
 
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum SshFailure {
     HostKey(Fault),
     Ssh(russh::Error),
 }
 
-impl Failure {
+impl SshFailure {
     fn fault(self) -> Fault {
         match self {
             Self::HostKey(fault) => fault,
@@ -272,23 +272,23 @@ impl Failure {
     }
 }
 
-impl From<russh::Error> for Failure {
+impl From<russh::Error> for SshFailure {
     fn from(failure: russh::Error) -> Self {
         Self::Ssh(failure)
     }
 }
 
 impl client::Handler for Checker {
-    type Error = Failure;
+    type Error = SshFailure;
 
-    async fn check_server_key(&mut self, offered: &PublicKeyOrCertificate) -> Result<bool, Failure> {
+    async fn check_server_key(&mut self, offered: &PublicKeyOrCertificate) -> Result<bool, SshFailure> {
         let key = offered.public_key();
         let line = KnownHosts::line_for(&self.host, &key);
         let fingerprint = fingerprint(&key);
         match self.known_hosts.check(&self.host, &key) {
             HostKey::Known => Ok(true),
-            HostKey::Unknown => Err(Failure::HostKey(Fault::HostKeyUnknown { fingerprint, line })),
-            HostKey::Changed { line: recorded_at_line } => Err(Failure::HostKey(Fault::HostKeyChanged {
+            HostKey::Unknown => Err(SshFailure::HostKey(Fault::HostKeyUnknown { fingerprint, line })),
+            HostKey::Changed { line: recorded_at_line } => Err(SshFailure::HostKey(Fault::HostKeyChanged {
                 fingerprint,
                 recorded_at_line,
                 line,

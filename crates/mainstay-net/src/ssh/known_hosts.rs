@@ -9,19 +9,19 @@ use crate::target::Target;
 /// The content of one or more known_hosts files. Lines that cannot be read are passed over, as OpenSSH does.
 #[derive(Clone, Debug, Default)]
 pub struct KnownHosts {
-    lines: Vec<Line>,
+    lines: Vec<KnownHostsLine>,
 }
 
 #[derive(Clone, Debug)]
-struct Line {
+struct KnownHostsLine {
     number: usize,
     revoked: bool,
-    hosts: Hosts,
+    hosts: HostPatterns,
     key: PublicKey,
 }
 
 #[derive(Clone, Debug)]
-enum Hosts {
+enum HostPatterns {
     Patterns(Vec<String>),
     /// `HMAC-SHA1(salt, host)`: the file does not tell which hosts its owner visits.
     Hashed {
@@ -47,19 +47,19 @@ impl KnownHosts {
         let lines = text
             .lines()
             .enumerate()
-            .filter_map(|(index, text)| Line::parse(index + 1, text))
+            .filter_map(|(index, text)| KnownHostsLine::parse(index + 1, text))
             .collect();
         Self { lines }
     }
 
     pub fn check(&self, host: &Target, key: &PublicKey) -> HostKey {
         let name = name_of(host);
-        let same = |line: &&Line| line.key.key_data() == key.key_data();
-        let about: Vec<&Line> = self.lines.iter().filter(|line| line.hosts.contain(&name)).collect();
+        let same = |line: &&KnownHostsLine| line.key.key_data() == key.key_data();
+        let about: Vec<&KnownHostsLine> = self.lines.iter().filter(|line| line.hosts.contain(&name)).collect();
         if let Some(revoked) = about.iter().find(|line| line.revoked && same(line)) {
             return HostKey::Changed { line: revoked.number };
         }
-        let recorded: Vec<&&Line> = about.iter().filter(|line| !line.revoked).collect();
+        let recorded: Vec<&&KnownHostsLine> = about.iter().filter(|line| !line.revoked).collect();
         match recorded.first() {
             None => HostKey::Unknown,
             Some(_) if recorded.iter().any(|line| same(line)) => HostKey::Known,
@@ -97,7 +97,7 @@ fn name_of(host: &Target) -> String {
     }
 }
 
-impl Line {
+impl KnownHostsLine {
     fn parse(number: usize, text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace().peekable();
         let revoked = match *words.peek()? {
@@ -106,7 +106,7 @@ impl Line {
             marker if marker.starts_with('@') || marker.starts_with('#') => return None,
             _ => false,
         };
-        let hosts = Hosts::parse(words.next()?)?;
+        let hosts = HostPatterns::parse(words.next()?)?;
         let (kind, data) = (words.next()?, words.next()?);
         let key = PublicKey::from_openssh(&format!("{kind} {data}")).ok()?;
         Some(Self {
@@ -118,7 +118,7 @@ impl Line {
     }
 }
 
-impl Hosts {
+impl HostPatterns {
     fn parse(text: &str) -> Option<Self> {
         let Some(hashed) = text.strip_prefix("|1|") else {
             return Some(Self::Patterns(text.split(',').map(str::to_ascii_lowercase).collect()));

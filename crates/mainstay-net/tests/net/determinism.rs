@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_net::http::HttpClient;
-use mainstay_net::{Again, Backoff, Dialer, Entropy, Faults, ServeOptions, SimNet, Trust, retry, simulate};
+use mainstay_net::{Again, Backoff, Dialer, Entropy, NetFaults, ServeOptions, SimNet, Trust, retry, simulate};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
@@ -14,8 +14,8 @@ use crate::world::{HOUR, Pki, SECOND, connector, get_from, http1_client, shout, 
 
 const MILLI: Duration = Duration::from_millis(1);
 
-fn rough_weather() -> Faults {
-    Faults {
+fn rough_weather() -> NetFaults {
+    NetFaults {
         latency: MILLI..=MILLI * 40,
         refuse: 0.1,
         black_hole: 0.03,

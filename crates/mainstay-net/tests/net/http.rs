@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use futures::stream;
 use http::Request;
 use mainstay_net::http::{Answer, Body, HttpClient, HttpError, HttpOptions, Outcome, Unsent};
-use mainstay_net::{Dialer, Fault, Faults, HangUp, Network, ServeOptions, SimNet, Trust, simulate};
+use mainstay_net::{Dialer, Fault, HangUp, NetFaults, Network, ServeOptions, SimNet, Trust, simulate};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::world::{HOUR, SECOND, client, connector, get_url, http1_client, ip, start, start_app, text};
@@ -210,7 +210,7 @@ fn a_reused_connection_that_took_the_request_is_unknown_and_not_repeated() {
 fn a_closed_idle_connection_costs_no_request() {
     for wait in [0u64, 1, 2, 5, 10] {
         let counts = in_world(async |net: SimNet, client: HttpClient| {
-            net.set_faults(Faults::latency(Duration::from_millis(5)..=Duration::from_millis(5)));
+            net.set_faults(NetFaults::latency(Duration::from_millis(5)..=Duration::from_millis(5)));
             let options = ServeOptions {
                 idle: Some(Duration::from_millis(100)),
                 ..ServeOptions::plain()

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use mainstay_net::sshd::{Sshd, User, ed25519_key, key_file, known_hosts_line};
 use mainstay_net::{
-    DialError, Dialer, Entropy, Fault, Jump, JumpAddress, KnownHosts, Login, Loopback, Network, Operation, Secret, ServeOptions,
-    SimNet, Target, Tcp, dial_within, simulate,
+    DialError, Dialer, Entropy, Fault, JumpAddress, JumpDialer, KnownHosts, Login, Loopback, Network, Operation, Secret,
+    ServeOptions, SimNet, Target, Tcp, dial_within, simulate,
 };
 use russh::keys::{PrivateKey, PublicKey};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -40,11 +40,11 @@ impl Site {
     }
 
     /// Everything as it should be.
-    pub fn jump(&self) -> Jump {
+    pub fn jump(&self) -> JumpDialer {
         self.jump_with(&self.known_line(), vec![login(&self.user_key)])
     }
 
-    pub fn jump_with(&self, known_hosts: &str, logins: Vec<Login>) -> Jump {
+    pub fn jump_with(&self, known_hosts: &str, logins: Vec<Login>) -> JumpDialer {
         jump(Arc::new(self.net.clone()), "ops@10.0.0.5", known_hosts, logins)
     }
 
@@ -68,8 +68,8 @@ fn sshd(entropy: &Entropy, user_key: &PrivateKey, dialer: Arc<dyn Dialer>) -> Ss
     }
 }
 
-fn jump(via: Arc<dyn Dialer>, address: &str, known_hosts: &str, logins: Vec<Login>) -> Jump {
-    Jump::new(
+fn jump(via: Arc<dyn Dialer>, address: &str, known_hosts: &str, logins: Vec<Login>) -> JumpDialer {
+    JumpDialer::new(
         via,
         address.parse().unwrap(),
         KnownHosts::parse(known_hosts),
@@ -90,7 +90,7 @@ fn openssh_line(key: &PublicKey) -> String {
 }
 
 /// A simulated sshd on real loopback TCP.
-pub async fn loopback_site(entropy: &Entropy) -> (Jump, JoinHandle<std::io::Error>) {
+pub async fn loopback_site(entropy: &Entropy) -> (JumpDialer, JoinHandle<std::io::Error>) {
     let user_key = ed25519_key(&entropy.fork("user"));
     let sshd = sshd(entropy, &user_key, Arc::new(Tcp));
     let listener = Loopback.bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
@@ -108,7 +108,7 @@ pub async fn loopback_site(entropy: &Entropy) -> (Jump, JoinHandle<std::io::Erro
     )
 }
 
-async fn refusal(jump: &Jump, to: &str) -> DialError {
+async fn refusal(jump: &JumpDialer, to: &str) -> DialError {
     let to: Target = to.parse().unwrap();
     dial_within(jump, &to, SECOND * 30).await.err().expect("the dial fails")
 }
@@ -487,11 +487,11 @@ pub mod openssh {
     }
 
     impl OpenSsh {
-        pub fn jump(&self) -> Jump {
+        pub fn jump(&self) -> JumpDialer {
             self.jump_with(vec![login(&ed25519_key(&Entropy::from_seed(9).fork("user")))])
         }
 
-        pub fn jump_with(&self, logins: Vec<Login>) -> Jump {
+        pub fn jump_with(&self, logins: Vec<Login>) -> JumpDialer {
             let at = Target::new("127.0.0.1", self.port);
             let known = known_hosts_line(&at, &ed25519_key(&Entropy::from_seed(9).fork("host")));
             jump(Arc::new(Tcp), &format!("{}@127.0.0.1:{}", user(), self.port), &known, logins)

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use mainstay_net::{Dialer, ServeOptions, ServerTls, SimNet, Target, Trust, Versions, dial_within, serve, set_reason, simulate};
+use mainstay_net::{
+    Dialer, HttpVersions, ServeOptions, ServerTls, SimNet, Target, Trust, dial_within, serve, set_reason, simulate,
+};
 use mainstay_net::{Fault, Network};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -117,7 +119,7 @@ fn the_certificate_can_change_between_connections() {
             "10.0.0.1:443",
             ServeOptions {
                 tls: Some(tls),
-                versions: Versions::Auto,
+                versions: HttpVersions::Auto,
                 idle: None,
             },
         )

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use mainstay_net::{BoxIo, DialError, Dialer, Entropy, Fault, Faults, Listener, Network, SimNet, Target, dial_within, simulate};
+use mainstay_net::{
+    BoxIo, DialError, Dialer, Entropy, Fault, Listener, NetFaults, Network, SimNet, Target, dial_within, simulate,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -72,7 +74,7 @@ fn what_is_sent_arrives_whole_and_in_order() {
 #[test]
 fn latency_delays_the_handshake_and_every_message() {
     let (dialled, answered) = in_world(1, async |net: SimNet| {
-        net.set_faults(Faults::latency(20 * MILLI..=20 * MILLI));
+        net.set_faults(NetFaults::latency(20 * MILLI..=20 * MILLI));
         let begun = Instant::now();
         let mut stream = dial(&net).await.unwrap();
         let dialled = begun.elapsed();
@@ -231,12 +233,12 @@ fn a_listener_that_crashed_says_so() {
 
 #[test]
 fn chance_hits_about_as_often_as_asked() {
-    let faults = Faults {
+    let faults = NetFaults {
         refuse: 0.1,
         black_hole: 0.05,
         reset: 0.2,
         reset_after: SECOND..=SECOND * 2,
-        ..Faults::NONE
+        ..NetFaults::NONE
     };
     let (refused, lost, reset) = in_world(5, async |net: SimNet| {
         net.set_faults(faults);
@@ -258,10 +260,10 @@ fn chance_hits_about_as_often_as_asked() {
 
 #[test]
 fn another_dial_does_not_change_a_connections_fate() {
-    let faults = Faults {
+    let faults = NetFaults {
         latency: MILLI..=MILLI * 1000,
         refuse: 0.3,
-        ..Faults::NONE
+        ..NetFaults::NONE
     };
     let fate = |disturbed: bool| {
         let faults = faults.clone();
@@ -286,9 +288,9 @@ fn another_dial_does_not_change_a_connections_fate() {
 #[test]
 fn faults_can_be_limited_to_one_machine_and_ended() {
     in_world(1, async |net: SimNet| {
-        let always = Faults {
+        let always = NetFaults {
             refuse: 1.0,
-            ..Faults::NONE
+            ..NetFaults::NONE
         };
         net.set_faults_towards(ip("10.0.0.1"), Some(always.clone()));
         assert!(dial(&net).await.is_err());
@@ -296,7 +298,7 @@ fn faults_can_be_limited_to_one_machine_and_ended() {
         assert!(dial(&net).await.is_ok());
         net.set_faults(always);
         assert!(dial(&net).await.is_err());
-        net.set_faults(Faults::NONE);
+        net.set_faults(NetFaults::NONE);
         assert!(dial(&net).await.is_ok());
     });
 }
@@ -305,7 +307,7 @@ fn faults_can_be_limited_to_one_machine_and_ended() {
 fn five_hundred_machines_are_cheap() {
     let run = simulate(1, HOUR, |entropy: Entropy| async move {
         let net = SimNet::new(entropy);
-        net.set_faults(Faults::latency(MILLI..=40 * MILLI));
+        net.set_faults(NetFaults::latency(MILLI..=40 * MILLI));
         for n in 0..500u32 {
             let mut listener = net
                 .bind(std::net::SocketAddr::new(std::net::Ipv4Addr::from(0x0a00_0000 + n).into(), 7))

@@ -218,7 +218,7 @@ fn dial_and_handshake_share_one_deadline() {
             .await
             .unwrap();
         let silent = tokio::spawn(async move { listener.accept().await.map(|held| (held, std::future::pending::<()>())) });
-        net.set_faults_towards(ip("10.0.0.1"), Some(mainstay_net::Faults::latency(SECOND..=SECOND)));
+        net.set_faults_towards(ip("10.0.0.1"), Some(mainstay_net::NetFaults::latency(SECOND..=SECOND)));
         let dialer: Arc<dyn Dialer> = Arc::new(net.clone());
         let begun = tokio::time::Instant::now();
         let error = connector(&dialer, &Trust::Nothing).connect(&to()).await.err().unwrap();

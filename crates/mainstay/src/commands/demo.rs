@@ -243,13 +243,13 @@ impl DemoRun {
 }
 
 /// A network on a bad day: one connection in thirty is refused, some are reset.
-fn bad_network() -> mainstay_net::Faults {
+fn bad_network() -> mainstay_net::NetFaults {
     let milliseconds = Duration::from_millis;
-    mainstay_net::Faults {
+    mainstay_net::NetFaults {
         refuse: 0.03,
         reset: 0.03,
         reset_after: milliseconds(50)..=milliseconds(5000),
-        ..mainstay_net::Faults::latency(milliseconds(1)..=milliseconds(40))
+        ..mainstay_net::NetFaults::latency(milliseconds(1)..=milliseconds(40))
     }
 }
 

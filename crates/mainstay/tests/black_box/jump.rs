@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_net::sshd::{Sshd, User, ed25519_key, key_file, known_hosts_line};
-use mainstay_net::{Dial, Dialer, Entropy, Jump, JumpAddress, KnownHosts, Login, Loopback, Network, Secret, Target, Tcp};
+use mainstay_net::{Dial, Dialer, Entropy, JumpAddress, JumpDialer, KnownHosts, Login, Loopback, Network, Secret, Target, Tcp};
 
 use crate::stage::{Sim, Stage, closed_port};
 
@@ -69,7 +69,7 @@ fn a_jump_host_where_nobody_listens_is_named() {
 /// Where `pve.invalid`, a name that no resolver here knows, is the simulated datacenter. The machines are behind a second jump host.
 struct Behind {
     pve: Target,
-    machines: Jump,
+    machines: JumpDialer,
 }
 
 impl Dialer for Behind {
@@ -94,7 +94,7 @@ impl Behind {
         let patience = Duration::from_secs(20);
         Self {
             pve: sim.endpoint.trim_start_matches("https://").parse().expect("an address"),
-            machines: Jump::new(Arc::new(Tcp), address, KnownHosts::parse(&known), vec![login], patience),
+            machines: JumpDialer::new(Arc::new(Tcp), address, KnownHosts::parse(&known), vec![login], patience),
         }
     }
 }
