@@ -32,9 +32,21 @@ pub async fn act(step: &Step, site: &Site, voice: &Voice) -> Result<(), Failure>
         Action::MachineDelete {
             vm,
             volumes,
+            with_disks,
+            purge,
             spare,
             only_going,
-        } => machine::delete(site, voice, &subject, vm, volumes, spare.as_ref(), *only_going).await,
+        } => {
+            let going = machine::Going {
+                machine: &subject,
+                vm,
+                volumes,
+                with_disks,
+                purge: *purge,
+                only_going: *only_going,
+            };
+            machine::delete(site, voice, &going, spare.as_ref()).await
+        }
         Action::VolumeDelete { at, volume } => machine::delete_volume(site, voice, at, volume).await,
         Action::TalosConfigure { address, uuid, config } => talos::configure(site, voice, *address, *uuid, config).await,
         Action::TalosAwait { address, uuid } => talos::await_answer(site, voice, *address, *uuid).await,

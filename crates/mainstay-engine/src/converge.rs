@@ -50,6 +50,8 @@ pub struct Run<'a> {
     pub holder: Holder,
     /// Go on although somebody else holds the lease.
     pub despite_lease: bool,
+    /// Volumes that may be destroyed with their VM although mainstay did not make them.
+    pub with_disks: BTreeSet<String>,
     pub events: Events,
     pub stop: CancellationToken,
 }
@@ -106,12 +108,16 @@ pub enum RunError {
 
 /// The plan for what is seen now. Changes nothing.
 pub async fn look_and_plan(run: &Run<'_>) -> Result<(Plan, Desired, Observed), RunError> {
-    let scope = Scope::of(run.spec, run.secrets.map(derive::cluster_id));
+    let scope = Scope {
+        removes_all: run.wanted != Wanted::Cluster,
+        ..Scope::of(run.spec, run.secrets.map(derive::cluster_id))
+    };
     let sight = observe(run.site, &scope).await.map_err(RunError::Blind)?;
-    let desired = match &run.wanted {
+    let mut desired = match &run.wanted {
         Wanted::Cluster => derive::desired(run.spec, run.secrets, &sight.observed).map_err(RunError::Blind)?,
         Wanted::Nothing { images } => Desired::nothing(run.spec, run.secrets.map(derive::cluster_id), images.clone()),
     };
+    desired.with_disks.clone_from(&run.with_disks);
     let plan = plan(&desired, &sight.observed);
     let broken = lint(&plan, &desired, &sight.observed);
     if !broken.is_empty() {
@@ -165,7 +171,7 @@ pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Resul
         }
         if plan.is_settled() {
             // What is held may have begun; the journal may be all that still knows.
-            if plan.held.is_empty() {
+            if !plan.is_held_up() {
                 run.site.journal.clear();
             }
             return Ok(Report {

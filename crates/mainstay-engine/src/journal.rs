@@ -28,12 +28,14 @@ pub enum Entry {
     Begin { step: String, subject: String },
     /// PVE works on it.
     Task { step: String, subject: String, upid: String },
-    /// A machine was proved ours, and its volumes go with it.
+    /// Earlier versions wrote this from the config of a machine that was to go. It may list volumes of others, so it proves nothing.
     Delete {
         machine: String,
         vmid: u32,
         volumes: Vec<String>,
     },
+    /// Volumes that mainstay had Proxmox VE allocate for this VM, as read back after it did, or as the VM's mark lists them.
+    Made { vmid: u32, volumes: Vec<String> },
 }
 
 impl Journal {
@@ -68,16 +70,26 @@ impl Journal {
             .collect()
     }
 
-    /// Volumes of machines whose deletion began after they were proved ours.
-    pub fn deleted_volumes(&self) -> BTreeSet<String> {
+    /// Volumes that mainstay made. One that another VMID owns is never ours, whatever is written here.
+    pub fn made_volumes(&self) -> BTreeSet<String> {
         let volumes = |entry| {
-            if let Entry::Delete { volumes, .. } = entry {
-                volumes
+            if let Entry::Made { vmid, volumes } = entry {
+                let own = |volume: &String| mainstay_plan::volume_owner(volume) == Some(vmid);
+                volumes.into_iter().filter(own).collect()
             } else {
                 Vec::new()
             }
         };
         self.entries().into_iter().flat_map(volumes).collect()
+    }
+
+    /// Tasks that were to make disks. What one of them made is in its log, also where the run that sent it was killed.
+    pub fn fills(&self) -> Vec<String> {
+        let fill = |entry| match entry {
+            Entry::Task { step, upid, .. } if step == "machine.fill" => Some(upid),
+            _ => None,
+        };
+        self.entries().into_iter().filter_map(fill).collect()
     }
 
     /// Everything is settled: nothing was begun that is not finished.
@@ -109,14 +121,14 @@ mod tests {
     #[test]
     fn the_next_run_reads_what_this_one_wrote() {
         let disk = Arc::new(MemoryDisk::default());
-        let entry = Entry::Delete {
-            machine: "prod-w-1".into(),
+        let entry = Entry::Made {
             vmid: 3001,
-            volumes: vec!["local-lvm:vm-3001-disk-0".into()],
+            volumes: vec!["local-lvm:vm-3001-disk-0".into(), "ceph:vm-9999-pvc-1".into()],
         };
         journal(&disk).write(&entry);
         assert_eq!(journal(&disk).entries(), [entry]);
-        assert!(journal(&disk).deleted_volumes().contains("local-lvm:vm-3001-disk-0"));
+        let made: Vec<String> = journal(&disk).made_volumes().into_iter().collect();
+        assert_eq!(made, ["local-lvm:vm-3001-disk-0"], "another VMID's volume is never ours");
         journal(&disk).clear();
         assert!(journal(&disk).entries().is_empty());
     }

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::failure::Failure;
 use crate::site::Site;
 
-pub use pve::slot;
+pub use pve::{LOG_LINES, all_uses, made_in, slot, volume_uses};
 
 /// How long somebody may take to answer on an address that should be free. On one network an answer takes milliseconds.
 const PROBE: Duration = Duration::from_millis(1500);
@@ -38,6 +38,8 @@ pub struct Scope<'a> {
     pub pool: Option<&'a str>,
     /// The storage for images, if the file names one.
     pub images: Option<&'a str>,
+    /// Everything is to go, so that the snapshots of every machine are read.
+    pub removes_all: bool,
 }
 
 impl<'a> Scope<'a> {
@@ -54,6 +56,7 @@ impl<'a> Scope<'a> {
             vip: spec.network.vip,
             pool: spec.datacenter.pool.as_ref().map(AsRef::as_ref),
             images: spec.datacenter.storage.images.as_ref().map(AsRef::as_ref),
+            removes_all: false,
         }
     }
 }
@@ -67,9 +70,12 @@ pub struct Sight {
 
 /// One look at everything. Fails only where nothing could be said at all.
 pub async fn observe(site: &Site, scope: &Scope<'_>) -> Result<Sight, Failure> {
-    let deleted = site.journal.deleted_volumes();
+    let noted = pve::Noted {
+        made: site.journal.made_volumes(),
+        fills: site.journal.fills().iter().filter_map(|upid| upid.parse().ok()).collect(),
+    };
     // Nobody's business waits for silence: the addresses are tried while Proxmox VE answers.
-    let (datacenter, answers) = tokio::join!(pve::look(&site.pve, scope, &deleted), probe_all(site, scope));
+    let (datacenter, answers) = tokio::join!(pve::look(&site.pve, scope, &noted), probe_all(site, scope));
     let mut datacenter = datacenter?;
     let mut running = machines_that_run(&datacenter.vms, scope);
     if answers.iter().any(|answer| is_strange(answer, scope, &running)) {

@@ -51,6 +51,29 @@ fn a_journal_is_written_as_it_was() {
     assert_eq!(String::from_utf8(written).expect("text"), JOURNAL);
 }
 
+#[test]
+fn what_an_earlier_version_noted_at_a_deletion_proves_no_volume() {
+    let disk = Arc::new(MemoryDisk::default());
+    entries().iter().for_each(|entry| journal(&disk).write(entry));
+    assert!(journal(&disk).made_volumes().is_empty());
+}
+
+#[test]
+fn the_volumes_that_mainstay_made_are_written_and_read() {
+    let line = include_str!("golden/journal-1.jsonl");
+    let disk = Arc::new(MemoryDisk::default());
+    let made = Entry::Made {
+        vmid: 3001,
+        volumes: vec!["local-lvm:vm-3001-disk-0".to_owned()],
+    };
+    journal(&disk).write(&made);
+    let path = format!("state/{}.journal", Uuid::nil());
+    let written = disk.read(path.as_ref()).expect("reads").expect("a file");
+    assert_eq!(String::from_utf8(written).expect("text"), line);
+    assert_eq!(journal(&disk).entries(), [made]);
+    assert!(journal(&disk).made_volumes().contains("local-lvm:vm-3001-disk-0"));
+}
+
 /// The file of the first version opens for good: a cluster whose secrets cannot be read is lost.
 #[test]
 fn a_secrets_file_of_format_1_opens_and_proves_the_same_cluster() {

@@ -194,11 +194,11 @@ fn the_watch_tells_of_everything_that_must_not_happen() {
         }
         watch.look(stage);
         tells("two VMs with one MAC");
-        watch.nothing_of_ours(stage);
+        watch.nothing_of_ours(stage, &[]);
         tells("a machine that is left after down");
         lab.destroy_vm(2000);
         stage.disk.write("state/journal".as_ref(), b"x").expect("writes");
-        watch.nothing_of_ours(stage);
+        watch.nothing_of_ours(stage, &[]);
         tells("a journal that is left after down");
         let before = watch.all_wrong().len();
         watch.effect("root@pam", &ours());

@@ -1,6 +1,6 @@
 //! What is wanted, with everything that the file, the secrets and the Image Factory decide already decided.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
@@ -23,6 +23,8 @@ pub struct Desired {
     pub protect: bool,
     /// Which machine the file puts on which VMID. Kept for `down` too: a machine that lost its marks is looked for there.
     pub vmids: BTreeMap<u32, Claimant>,
+    /// Volumes that mainstay did not make and that may be destroyed with their VM, each named by the user.
+    pub with_disks: BTreeSet<String>,
     pub goal: Goal,
 }
 
@@ -31,6 +33,8 @@ pub struct Desired {
 pub struct Claimant {
     pub machine: String,
     pub role: Role,
+    /// The serials of its disks besides the system disk.
+    pub disks: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -122,6 +126,7 @@ impl Desired {
                 Claimant {
                     machine: machine.name.to_string(),
                     role: machine.role,
+                    disks: machine.shape.disks.iter().map(|disk| disk.name.clone()).collect(),
                 },
             )
         };
@@ -140,6 +145,7 @@ impl Desired {
             cluster_id,
             protect: false,
             vmids: BTreeMap::new(),
+            with_disks: BTreeSet::new(),
             goal: Goal::Nothing { images },
         }
     }
@@ -172,6 +178,7 @@ impl Desired {
             versions: Some(wish.versions.clone()),
             bootstrap: false,
             going: false,
+            disks: None,
             lease: None,
         }
     }

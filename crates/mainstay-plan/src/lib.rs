@@ -20,13 +20,14 @@ mod step;
 mod summary;
 mod survey;
 mod talos;
+mod volume;
 
 pub use desired::{Claimant, Desired, Facts, Goal, Image, Wanted, Wish, resolve, running};
 pub use lint::{Broken, lint};
-pub use mark::{Lease, Mark, Ownership, Proof, ShapeDigest, TAG, Versions, ownership, with_lease};
+pub use mark::{Lease, MadeDisk, Mark, Ownership, Proof, ShapeDigest, TAG, Versions, ownership, with_lease};
 pub use observed::{
     Answer, Config, EtcdState, Host, ImageFile, Kubernetes, Leftover, Member, Memory, Node, Observed, Power, Running, Seen,
-    Storage, StorageAt, StorageKind, Talos, Task, Token, Vm, VmConfig, VmDisk, VmNic,
+    Storage, StorageAt, StorageKind, Talos, Task, Token, Vm, VmConfig, VmDisk, VmNic, VolumeUse,
 };
 pub use place::largest_storage;
 pub use plan::{Drift, Held, Lasts, Plan, Refusal, RefusalKind, Unchanged, plan};
@@ -36,3 +37,4 @@ pub use step::{
     Spare, Step, StepId, Subject, VmRef,
 };
 pub use summary::{PlanRow, PlanSummary, RowSign};
+pub use volume::{is_cloud_init_volume, volume_owner};

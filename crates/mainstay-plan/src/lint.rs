@@ -9,9 +9,10 @@ use mainstay_spec::{Mac, Role};
 use crate::desired::{Desired, Goal};
 use crate::gate;
 use crate::mark::{Mark, Ownership, ownership};
-use crate::observed::{Member, Observed, Power, Seen, Talos, Vm};
+use crate::observed::{Member, Observed, Power, Seen, Talos, Vm, VmConfig};
 use crate::plan::Plan;
 use crate::step::{Action, Apply, Step, StepId, Subject};
+use crate::volume::{is_cloud_init_volume, volume_owner};
 
 /// A rule that a plan breaks. Always a bug of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,10 +169,25 @@ impl<'a> Lint<'a> {
     /// Nothing is destroyed that runs, that PVE protects, that somebody else may own, or while PVE has no quorum.
     fn deletion(&mut self, step: &Step) {
         match &step.action {
-            Action::MachineDelete { vm, only_going, .. } => {
+            Action::MachineDelete {
+                vm,
+                only_going,
+                volumes,
+                with_disks,
+                ..
+            } => {
                 let Some(there) = self.vms.get(&vm.vmid) else {
                     return self.say(step.id, format!("deletes {vm}, which is not there"));
                 };
+                for used in there.config.yes().into_iter().flat_map(VmConfig::volume_uses) {
+                    let goes = volumes.contains(&used.volume) || with_disks.contains(&used.volume);
+                    if volume_owner(&used.volume) == Some(vm.vmid) && !goes {
+                        self.say(step.id, format!("destroys {} without saying so", used.volume));
+                    }
+                }
+                for volume in with_disks.iter().filter(|volume| !self.desired.with_disks.contains(*volume)) {
+                    self.say(step.id, format!("destroys {volume}, which the user did not name"));
+                }
                 let stops = |before: &Step| matches!(&before.action, Action::MachineStop { vm: stopped, .. } if stopped == vm);
                 if there.power != Power::Stopped && !self.comes_after(step, stops) {
                     self.say(step.id, format!("deletes {vm} before it is stopped"));
@@ -213,18 +229,15 @@ impl<'a> Lint<'a> {
         };
         let expected = self.desired.vmids.get(&left.vmid).map(|claimant| claimant.machine.as_str());
         let proved = match self.vms.get(&left.vmid).map(|vm| ownership(vm, self.desired.id(), expected)) {
-            Some(Ownership::Ours(_) | Ownership::Damaged { .. }) => true,
+            Some(Ownership::Ours(_) | Ownership::Damaged { .. }) => left.proved || is_cloud_init_volume(volume),
             Some(_) => false,
-            None => left.journaled,
+            None => left.proved,
         };
         if !proved {
             self.say(step.id, format!("deletes {volume}, and nothing proves that it is ours"));
         }
-        let configs = self.vms.values().filter_map(|vm| vm.config.yes());
-        if configs
-            .into_iter()
-            .any(|config| config.disks.values().any(|disk| disk.volume == volume))
-        {
+        let mut configs = self.vms.values().filter_map(|vm| vm.config.yes());
+        if configs.any(|config| config.volume_uses().iter().any(|used| used.volume == volume)) {
             self.say(step.id, format!("deletes {volume}, which a VM uses"));
         }
     }

@@ -1,18 +1,20 @@
 //! A machine's VM, from nothing to running: claim, fill, grow, start; or from where it was left.
 
+use std::collections::BTreeMap;
+
 use mainstay_spec::{Firmware, Role, StorageId};
 
 use crate::cluster::{Brought, Course, Turn};
 use crate::desired::Wanted;
-use crate::mark::Mark;
-use crate::observed::{Leftover, Power, Seen, Talos};
+use crate::mark::{MadeDisk, Mark};
+use crate::observed::{Power, Seen, Talos};
 use crate::place::{self, Storages};
 use crate::plan::{Adding, Drift, Hold};
+use crate::remove;
 use crate::shape::{self, Change, Difference, Grow, SYSTEM_SERIAL};
-use crate::step::{Action, Claim, Fill, ImageSource, Impact, Remark, StepId, Subject, VmRef};
-use crate::survey::{Machine, Owned, SYSTEM_SLOT};
-
-const EFI_SLOT: &str = "efidisk0";
+use crate::step::{Action, Claim, Fill, ImageSource, Impact, Remark, Setting, StepId, Subject, VmRef};
+use crate::survey::{EFI_SLOT, Machine, Owned, SYSTEM_SLOT};
+use crate::volume;
 
 /// No file may ask for a smaller system disk, in GiB: what has less was never grown since it was made of the image.
 const LEAST_DISK: u64 = 10;
@@ -68,8 +70,8 @@ impl<'a> Course<'_, 'a> {
             vmid: wanted.machine.vmid,
             uuid: self.survey.desired.uuid(wanted.name()),
         };
-        let claimed = self.claim(wanted, vm.clone());
         let fill = self.whole_fill(wanted, &vm, &storages, image.0);
+        let claimed = self.claim(wanted, vm.clone(), asked(&fill));
         let filled = self.fill(wanted, fill, [Some(claimed), image.1]);
         Brought::Runs {
             after: Some(self.grow_and_start(wanted, &vm, filled)),
@@ -77,9 +79,12 @@ impl<'a> Course<'_, 'a> {
         }
     }
 
-    fn claim(&mut self, wanted: &Wanted, vm: VmRef) -> StepId {
+    fn claim(&mut self, wanted: &Wanted, vm: VmRef, disks: BTreeMap<String, MadeDisk>) -> StepId {
         let tags_follow = self.survey.observed.token.pool_scoped;
-        let mark = self.survey.desired.mark(self.wish, wanted, vm.vmid);
+        let mark = Mark {
+            disks: Some(disks),
+            ..self.survey.desired.mark(self.wish, wanted, vm.vmid)
+        };
         let tags = shape::wanted_tags(wanted);
         let claim = Claim {
             vm: vm.clone(),
@@ -355,6 +360,7 @@ impl<'a> Course<'_, 'a> {
         Mark {
             bootstrap,
             going: owned.is_going() && owned.is_filled() && !owned.runs(),
+            disks: Some(volume::listed(self.survey.desired, owned)),
             ..self.survey.desired.mark(self.wish, wanted, owned.vm.vmid)
         }
     }
@@ -371,14 +377,10 @@ impl<'a> Course<'_, 'a> {
             Ok(storages) => storages,
             Err(reason) => return self.hold(wanted, "fill", format!("{}: {reason}", owned.vm.host)),
         };
-        let leftovers: Vec<Leftover> = match &self.survey.observed.leftovers {
-            Seen::Yes(all) => all.iter().filter(|left| left.vmid == owned.vm.vmid).cloned().collect(),
-            Seen::No => Vec::new(),
-            Seen::Unknown(why) => {
-                let reason = format!("its volumes could not be listed: {why}");
-                return self.hold(wanted, "fill", Hold::for_now(reason));
-            }
-        };
+        if let Seen::Unknown(why) = &self.survey.observed.leftovers {
+            let reason = format!("its volumes could not be listed: {why}");
+            return self.hold(wanted, "fill", Hold::for_now(reason));
+        }
         let image = match self.image(&owned.vm.host, &storages.images) {
             Ok(image) => image,
             Err(reason) => return self.hold(wanted, "fill", reason),
@@ -392,9 +394,11 @@ impl<'a> Course<'_, 'a> {
             .then(|| self.step(wanted, stop).because("it runs without a disk").needs(last).add());
         let changed = self.change_now(wanted, owned, difference, stopped.or(last));
         let mut needs = vec![changed, stopped, image.1];
-        needs.extend(leftovers.iter().map(|left| Some(self.free(left, last))));
+        let freed = remove::free_leftovers(self.survey, owned.vm.vmid, remove::BROKEN_FILL, last, &mut self.draft);
+        needs.extend(freed.into_iter().map(Some));
         let mut fill = self.whole_fill(wanted, &owned.at(), &storages, image.0);
         missing_only(&mut fill, owned);
+        needs.push(self.announce(wanted, owned, &fill, changed.or(stopped).or(last)));
         let filled = self.fill(wanted, fill, needs);
         Brought::Runs {
             after: Some(self.grow_and_start(wanted, &owned.at(), filled)),
@@ -402,19 +406,21 @@ impl<'a> Course<'_, 'a> {
         }
     }
 
-    /// A volume that a broken fill left behind. The VMID was claimed clean, so what bears its number since then is ours.
-    fn free(&mut self, left: &Leftover, after: Option<StepId>) -> StepId {
-        let action = Action::VolumeDelete {
-            at: left.at.clone(),
-            volume: left.volume.clone(),
+    /// Lists the disks in the mark before they are asked for, where it does not list them yet: PVE may have made them when we hear of it.
+    fn announce(&mut self, wanted: &Wanted, owned: &Owned<'_>, fill: &Fill, last: Option<StepId>) -> Option<StepId> {
+        let asked = asked(fill);
+        let listed = owned.mark.as_ref().and_then(|mark| mark.disks.as_ref());
+        if listed.is_some_and(|listed| asked.iter().all(|(slot, disk)| listed.get(slot) == Some(disk))) {
+            return last;
+        }
+        let remark = Remark {
+            vm: owned.at(),
+            mark: self.wanted_mark(wanted, owned).with_made(asked),
+            tags: shape::wanted_tags(wanted),
         };
-        let why = "left by a fill that did not end";
-        self.draft
-            .step(Subject::Volume(left.volume.clone()), action)
-            .because(why)
-            .impact(Impact::Wipe)
-            .needs(after)
-            .add()
+        let action = Action::MachineMark(Box::new(remark));
+        let why = "lists the disks that it gets";
+        Some(self.step(wanted, action).because(why).needs(last).add())
     }
 
     /// Grows disks; a system disk that was never grown is the commonest half state of all.
@@ -452,6 +458,7 @@ impl<'a> Course<'_, 'a> {
         if fill.efi.is_none() && fill.seed_on.is_none() {
             return last;
         }
+        let last = self.announce(wanted, owned, &fill, last);
         let action = Action::MachineFill(Box::new(fill));
         Some(
             self.step(wanted, action)
@@ -471,20 +478,19 @@ impl<'a> Course<'_, 'a> {
     ) -> Option<StepId> {
         let mark = self.wanted_mark(wanted, owned);
         if difference.changes.is_empty() {
-            let same = owned
-                .mark
-                .as_ref()
+            let there = owned.mark.as_ref();
+            let same_shape = there
                 .is_some_and(|there| (&there.shape, &there.versions, there.role) == (&mark.shape, &mark.versions, mark.role));
-            if same || !owned.missing.is_empty() {
-                return last;
-            }
-            return Some(
-                self.mark(wanted, owned)
-                    .because("records the shape that is in force")
-                    .needs(last)
-                    .add(),
-            );
+            let same_disks = there.is_some_and(|there| there.disks == mark.disks);
+            let why = match (same_shape, same_disks) {
+                (true, true) => return last,
+                _ if !owned.missing.is_empty() => return last,
+                (false, _) => "records the shape that is in force",
+                (true, false) => "records the disks that mainstay made",
+            };
+            return Some(self.mark(wanted, owned).because(why).needs(last).add());
         }
+        let mark = mark.with_made(attached(difference));
         let action = Action::MachineChange {
             vm: owned.at(),
             settings: difference.settings(),
@@ -525,7 +531,7 @@ impl<'a> Course<'_, 'a> {
         let changed = difference
             .filter(|difference| !difference.changes.is_empty())
             .map(|difference| {
-                let mark = Box::new(self.wanted_mark(wanted, owned));
+                let mark = Box::new(self.wanted_mark(wanted, owned).with_made(attached(difference)));
                 let action = Action::MachineChange {
                     vm: owned.at(),
                     settings: difference.settings(),
@@ -590,6 +596,21 @@ fn missing_only(fill: &mut Fill, owned: &Owned<'_>) {
     for (disk, slot) in fill.extra.iter_mut().zip(shape::free_slots(config)) {
         disk.slot = slot;
     }
+}
+
+/// The slots that a fill asks PVE to fill. The seed is not among them: PVE writes it anew at each start.
+fn asked(fill: &Fill) -> BTreeMap<String, MadeDisk> {
+    let efi = fill.efi.iter().map(|_| (EFI_SLOT.to_owned(), MadeDisk::default()));
+    volume::asked(fill.system.iter().chain(&fill.extra)).chain(efi).collect()
+}
+
+/// The disks that a change adds.
+fn attached(difference: &Difference) -> Vec<(String, MadeDisk)> {
+    let disks = difference.changes.iter().filter_map(|change| match &change.setting {
+        Setting::Attach(disk) => Some(disk),
+        _ => None,
+    });
+    volume::asked(disks).collect()
 }
 
 pub(crate) fn subject(wanted: &Wanted) -> Subject {

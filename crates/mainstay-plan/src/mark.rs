@@ -2,7 +2,7 @@
 //!
 //! The description is the user's too: everything outside the fenced block is theirs and is kept byte for byte.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -19,6 +19,8 @@ pub const TAG: &str = "mainstay";
 const FENCE_BEGIN: &str = "```mainstay";
 const FENCE_END: &str = "```";
 const FORMAT: &str = "1";
+/// Stands for the volume of a disk that was asked for and whose name was not read back yet.
+const NOT_READ_BACK: &str = "-";
 
 /// What the block in the description says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +39,19 @@ pub struct Mark {
     pub bootstrap: bool,
     /// Its destruction was about to be sent. It is ours to end, also if the machine is wanted again and cannot start any more.
     pub going: bool,
+    /// The disks that mainstay made, by slot. In a mark that was read, `None` means that it was written before disks were listed; in one
+    /// that is to be written, that the list stays as it is.
+    pub disks: Option<BTreeMap<String, MadeDisk>>,
     pub lease: Option<Lease>,
+}
+
+/// A disk that mainstay asked PVE to allocate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MadeDisk {
+    /// `None` from the request until the config was read back: PVE chooses the name.
+    pub volume: Option<String>,
+    /// The drive's serial, which it keeps when it is moved to another storage. EFI disks have none.
+    pub serial: Option<String>,
 }
 
 /// Talos and Kubernetes, which are only ever judged together.
@@ -94,11 +108,15 @@ impl Mark {
     }
 
     /// The description with this mark in it. Keeps the user's text; keeps the lease and a bootstrap intent that are there already, since
-    /// only [`with_lease`] and nobody may take those away.
+    /// only [`with_lease`] and nobody may take those away; keeps the list of disks unless this mark has one.
     pub fn write_into(&self, description: &str) -> String {
         let there = Self::parse(description);
         let mark = Self {
             bootstrap: self.bootstrap || there.as_ref().is_some_and(|mark| mark.bootstrap),
+            disks: self
+                .disks
+                .clone()
+                .or_else(|| there.as_ref().and_then(|mark| mark.disks.clone())),
             lease: self.lease.clone().or_else(|| there.and_then(|mark| mark.lease)),
             ..self.clone()
         };
@@ -151,6 +169,14 @@ impl fmt::Display for Mark {
         }
         if self.going {
             writeln!(f, "going")?;
+        }
+        if let Some(disks) = &self.disks {
+            writeln!(f, "disks listed")?;
+            for (slot, disk) in disks {
+                let volume = disk.volume.as_deref().unwrap_or(NOT_READ_BACK);
+                let serial = disk.serial.iter().map(|serial| format!(" {serial}")).collect::<String>();
+                writeln!(f, "disk {slot} {volume}{serial}")?;
+            }
         }
         if let Some(lease) = &self.lease {
             writeln!(f, "lease {lease}")?;
@@ -210,6 +236,7 @@ struct Fields {
     versions: Option<Versions>,
     bootstrap: bool,
     going: bool,
+    disks: Option<BTreeMap<String, MadeDisk>>,
     lease: Option<Lease>,
 }
 
@@ -231,6 +258,14 @@ impl Fields {
             }
             ("bootstrap", _) => self.bootstrap = true,
             ("going", _) => self.going = true,
+            ("disks", _) => drop(self.disks.get_or_insert_default()),
+            ("disk", [slot, volume, serial @ ..]) => {
+                let disk = MadeDisk {
+                    volume: (*volume != NOT_READ_BACK).then(|| (*volume).to_owned()),
+                    serial: serial.first().map(|serial| (*serial).to_owned()),
+                };
+                self.disks.get_or_insert_default().insert((*slot).to_owned(), disk);
+            }
             ("lease", [who, since, until]) => {
                 let times = since.parse().ok().zip(until.parse().ok());
                 self.lease = times.map(|(since, until)| Lease {
@@ -256,6 +291,7 @@ impl Fields {
             versions: self.versions,
             bootstrap: self.bootstrap,
             going: self.going,
+            disks: self.disks,
             lease: self.lease,
         })
     }
@@ -373,8 +409,21 @@ mod tests {
             }),
             bootstrap: true,
             going: true,
+            disks: Some(disks()),
             lease: Some(lease("ada@laptop")),
         }
+    }
+
+    fn disks() -> BTreeMap<String, MadeDisk> {
+        let disk = |volume: Option<&str>, serial: Option<&str>| MadeDisk {
+            volume: volume.map(str::to_owned),
+            serial: serial.map(str::to_owned),
+        };
+        BTreeMap::from([
+            ("efidisk0".to_owned(), disk(Some("local-lvm:vm-2001-disk-1"), None)),
+            ("scsi0".to_owned(), disk(Some("local-lvm:vm-2001-disk-0"), Some("system"))),
+            ("scsi1".to_owned(), disk(None, Some("longhorn"))),
+        ])
     }
 
     fn lease(who: &str) -> Lease {
@@ -399,6 +448,10 @@ mod tests {
             runs talos 1.13.9 kubernetes 1.36.2
             bootstrap here
             going
+            disks listed
+            disk efidisk0 local-lvm:vm-2001-disk-1
+            disk scsi0 local-lvm:vm-2001-disk-0 system
+            disk scsi1 - longhorn
             lease ada@laptop 2026-03-01T10:00:00Z 2026-03-01T10:05:00Z
             ```"#]]
         .assert_eq(&mark().to_string());
@@ -434,6 +487,25 @@ mod tests {
             (written.bootstrap, written.lease, written.shape),
             (true, Some(lease("ada@laptop")), None)
         );
+    }
+
+    #[test]
+    fn a_new_mark_keeps_the_list_of_disks_unless_it_has_one() {
+        let there = mark().write_into("mine");
+        let plain = Mark { disks: None, ..mark() };
+        assert_eq!(Mark::parse(&plain.write_into(&there)).unwrap().disks, Some(disks()));
+        let none = Mark {
+            disks: Some(BTreeMap::new()),
+            ..mark()
+        };
+        assert_eq!(Mark::parse(&none.write_into(&there)).unwrap().disks, Some(BTreeMap::new()));
+    }
+
+    #[test]
+    fn a_mark_from_before_disks_were_listed_is_read_and_says_so() {
+        let old = Mark { disks: None, ..mark() }.to_string();
+        assert!(!old.contains("disk"), "{old}");
+        assert_eq!(Mark::parse(&old).unwrap().disks, None);
     }
 
     #[test]

@@ -188,6 +188,8 @@ pub struct Vm {
     pub power: Power,
     pub tags: BTreeSet<String>,
     pub template: bool,
+    /// HA manages it.
+    pub ha: bool,
     /// Read for VMs with our tag and for those on a VMID we want; `No` for all others.
     pub config: Seen<VmConfig>,
 }
@@ -226,6 +228,10 @@ pub struct VmConfig {
     pub disks: BTreeMap<String, VmDisk>,
     /// The volume of the cloud-init drive.
     pub seed: Option<String>,
+    /// Volumes that it names besides `disks` and `seed`, and that PVE destroys with it all the same.
+    pub aside: Vec<VolumeUse>,
+    /// Names of its snapshots. `No`: not asked, since it is not about to go.
+    pub snapshots: Seen<BTreeSet<String>>,
     pub nic: Option<VmNic>,
     pub address: Option<Ipv4Net>,
     pub gateway: Option<Ipv4Addr>,
@@ -253,6 +259,17 @@ impl VmDisk {
     }
 }
 
+/// Where a config names a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeUse {
+    /// `scsi3`, `unused0`, `vmstate`.
+    pub slot: String,
+    pub volume: String,
+    pub serial: Option<String>,
+    /// `None`: in the VM's own config.
+    pub snapshot: Option<String>,
+}
+
 /// The first NIC of a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmNic {
@@ -266,10 +283,12 @@ pub struct VmNic {
 pub struct Leftover {
     pub at: StorageAt,
     pub volume: String,
-    /// The VMID in its name.
+    /// The VMID in its name, which proves nothing.
     pub vmid: u32,
-    /// Our journal names it as a disk of a machine that was proved ours when its deletion began.
-    pub journaled: bool,
+    /// Our journal names it as a disk that mainstay made, and no config of any VM names it.
+    pub proved: bool,
+    /// The token may free it.
+    pub may_free: bool,
 }
 
 /// What a machine's Talos API said.

@@ -205,7 +205,7 @@ fn absent(survey: &Survey<'_>, wanted: &Wanted, draft: &mut Draft) {
 fn leftover(observed: &Observed, vmid: u32) -> Option<&str> {
     let leftovers = observed.leftovers.yes().into_iter().flatten();
     leftovers
-        .filter(|left| !left.journaled)
+        .filter(|left| !left.proved)
         .find(|left| left.vmid == vmid)
         .map(|left| left.volume.as_str())
 }

@@ -14,13 +14,15 @@ use crate::gate;
 use crate::image;
 use crate::machine::is_control_plane;
 use crate::mark::{Mark, TAG};
-use crate::observed::{EtcdState, Member, Observed, Power, Seen, Talos};
+use crate::observed::{EtcdState, Leftover, Member, Observed, Power, Seen, Talos};
 use crate::plan::{Draft, Hold};
 use crate::step::{Action, EtcdMember, Impact, LeaveBy, Peer, Remark, Spare, StepId, Subject};
 use crate::survey::{Owned, Survey};
 use crate::talos::Etcd;
+use crate::volume::{self, is_cloud_init_volume};
 
 const UNWANTED: &str = "not in cluster.yaml";
+pub(crate) const BROKEN_FILL: &str = "left by a fill that did not end";
 const HALF: &str = "its destruction broke off when some of its disks were gone";
 
 /// Plans for nothing.
@@ -38,7 +40,7 @@ pub(crate) fn everything(survey: &Survey<'_>, images: &[String], draft: &mut Dra
             continue;
         }
         let marked = repair(survey, name, owned, draft);
-        let freed = leftovers_of(survey, owned.vm.vmid, marked, draft);
+        let freed = free_leftovers(survey, owned.vm.vmid, "left by its machine, which goes", marked, draft);
         let stopped = stop(name, owned, None, marked.into_iter().collect(), draft);
         delete(
             survey,
@@ -53,29 +55,64 @@ pub(crate) fn everything(survey: &Survey<'_>, images: &[String], draft: &mut Dra
     image::delete(survey.observed, images, draft);
 }
 
-/// Volumes of machines that are gone. Only those that our journal saw as ours go; the others are named.
+/// Volumes that no VM uses. Those that mainstay provably made, and that the token may free, go; every other one is named.
 pub(crate) fn strays(survey: &Survey<'_>, draft: &mut Draft) {
-    let leftovers = survey.observed.leftovers.yes().into_iter().flatten();
-    for left in leftovers.filter(|left| !survey.ours.values().any(|owned| owned.vm.vmid == left.vmid)) {
+    for left in survey.observed.leftovers.yes().into_iter().flatten() {
+        if left.is_freed_in(draft) {
+            continue;
+        }
         let subject = Subject::Volume(left.volume.clone());
-        if left.journaled && !survey.vms.contains_key(&left.vmid) {
-            let action = Action::VolumeDelete {
-                at: left.at.clone(),
-                volume: left.volume.clone(),
-            };
-            draft
-                .step(subject, action)
-                .because("left by a machine of ours that is gone")
-                .impact(Impact::Wipe)
-                .add();
-        } else if survey.desired.vmids.contains_key(&left.vmid) && !survey.vms.contains_key(&left.vmid) {
+        let owner = survey.ours.values().find(|owned| owned.vm.vmid == left.vmid);
+        // A task may be about to use it.
+        let is_idle = owner.map_or(!survey.vms.contains_key(&left.vmid), |owned| {
+            owned.blocked(survey.observed).is_none()
+        });
+        if left.proved && !left.may_free {
             let reason = format!(
-                "it bears our VMID {}, but no machine proves that it is ours; if it is: pvesm free {}",
-                left.vmid, left.volume
+                "mainstay made it and no VM uses it, but the token lacks Datastore.Allocate on /storage/{}: pvesm free {}",
+                left.at.storage, left.volume
             );
-            draft.hold(subject, "remove", reason);
+            draft.hold(subject, "free", reason);
+        } else if left.proved && is_idle {
+            let why = if owner.is_some() {
+                BROKEN_FILL
+            } else {
+                "left by a machine of ours that is gone"
+            };
+            free(left, why, None, draft);
+        } else if !left.proved && is_idle {
+            let reason = format!(
+                "no VM uses it, and nothing proves that mainstay made it, so it stays; if it is not needed: pvesm free {}",
+                left.volume
+            );
+            draft.hold(subject, "free", Hold::for_good(reason));
         }
     }
+}
+
+impl Leftover {
+    fn is_freed_in(&self, draft: &Draft) -> bool {
+        let frees =
+            |action: &Action| matches!(action, Action::VolumeDelete { at, volume } if (at, volume) == (&self.at, &self.volume));
+        draft.plan.steps.iter().any(|step| frees(&step.action))
+    }
+}
+
+/// Frees what is left of a VM that is ours: volumes that mainstay provably made, and the seed, which PVE wrote and whose name the next
+/// seed needs.
+pub(crate) fn free_leftovers(survey: &Survey<'_>, vmid: u32, why: &str, after: Option<StepId>, draft: &mut Draft) -> Vec<StepId> {
+    let leftovers = survey.observed.leftovers.yes().into_iter().flatten();
+    let goes = |left: &&Leftover| left.vmid == vmid && left.may_free && (left.proved || is_cloud_init_volume(&left.volume));
+    leftovers.filter(goes).map(|left| free(left, why, after, draft)).collect()
+}
+
+fn free(left: &Leftover, why: &str, after: Option<StepId>, draft: &mut Draft) -> StepId {
+    let action = Action::VolumeDelete {
+        at: left.at.clone(),
+        volume: left.volume.clone(),
+    };
+    let adding = draft.step(Subject::Volume(left.volume.clone()), action).because(why);
+    adding.impact(Impact::Wipe).needs(after).add()
 }
 
 /// Plans for the machines that are ours and not wanted.
@@ -324,7 +361,8 @@ fn go(course: &mut Course<'_, '_>, name: &str, owned: &Owned<'_>, spare: Option<
         before.push(adding.needs(before.clone()).add());
     }
     let first = before.first().copied();
-    before.extend(leftovers_of(survey, owned.vm.vmid, first, &mut course.draft));
+    let why = "left by its machine, which goes";
+    before.extend(free_leftovers(survey, owned.vm.vmid, why, first, &mut course.draft));
     delete(survey, name, owned, spare, before, &mut course.draft)
 }
 
@@ -355,15 +393,25 @@ fn delete(
     needs: Vec<StepId>,
     draft: &mut Draft,
 ) -> StepId {
+    let volumes = volume::going(survey.desired, owned);
     let action = Action::MachineDelete {
         vm: owned.at(),
-        volumes: owned.volumes(),
+        volumes: volumes.made.into_iter().collect(),
+        with_disks: volumes.with_disks.into_iter().collect(),
         spare,
+        purge: owned.vm.ha,
         only_going: survey.wanted.contains_key(name),
+    };
+    let reason = why(survey, name, owned);
+    // A person put it under HA: an approval must say that this goes with it.
+    let reason = if owned.vm.ha {
+        format!("{reason}; HA forgets it")
+    } else {
+        reason.to_owned()
     };
     draft
         .step(Subject::Machine(name.to_owned()), action)
-        .because(why(survey, name, owned))
+        .because(reason)
         .impact(Impact::Wipe)
         .needs(needs)
         .add()
@@ -375,28 +423,6 @@ fn why(survey: &Survey<'_>, name: &str, owned: &Owned<'_>) -> &'static str {
         Some(_) if survey.wanted.contains_key(name) && owned.is_half_destroyed(survey.observed) => HALF,
         Some(_) => UNWANTED,
     }
-}
-
-/// Volumes without a reference that bear the VMID of a machine that is ours, freed while the machine still proves them.
-fn leftovers_of(survey: &Survey<'_>, vmid: u32, after: Option<StepId>, draft: &mut Draft) -> Vec<StepId> {
-    let leftovers = survey
-        .observed
-        .leftovers
-        .yes()
-        .into_iter()
-        .flatten()
-        .filter(|left| left.vmid == vmid);
-    let free = |left: &crate::observed::Leftover| {
-        let action = Action::VolumeDelete {
-            at: left.at.clone(),
-            volume: left.volume.clone(),
-        };
-        let adding = draft
-            .step(Subject::Volume(left.volume.clone()), action)
-            .because("left by its machine, which goes");
-        adding.impact(Impact::Wipe).needs(after).add()
-    };
-    leftovers.map(free).collect()
 }
 
 /// Puts marks back, so that the proof is whole when the deletion asks for it.
@@ -419,6 +445,7 @@ fn repair(survey: &Survey<'_>, name: &str, owned: &Owned<'_>, draft: &mut Draft)
         versions: None,
         bootstrap: false,
         going: false,
+        disks: None,
         lease: None,
     });
     let remark = Remark {
@@ -445,6 +472,14 @@ fn unremovable(survey: &Survey<'_>, owned: &Owned<'_>) -> Option<Hold> {
         let vmid = owned.vm.vmid;
         let reason = format!("it is protected in PVE, which mainstay respects; to lift it: qm set {vmid} --protection 0");
         return Some(reason.into());
+    }
+    if let Seen::Unknown(why) = &owned.config.snapshots {
+        return Some(Hold::for_now(format!(
+            "whether snapshots of it have disks of their own is unknown: {why}"
+        )));
+    }
+    if let Some(hold) = volume::hold(owned.vm.vmid, &volume::going(survey.desired, owned).strange) {
+        return Some(hold);
     }
     if owned.vm.template {
         return None;

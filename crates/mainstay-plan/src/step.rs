@@ -162,11 +162,15 @@ pub enum Action {
         vm: VmRef,
         spare: Option<Spare>,
     },
-    /// Destroy a stopped VM with its volumes. Proof of ownership and PVE's quorum are read again right before. `only_going`: the machine
-    /// is wanted, so only what is left of a destruction that was begun may go.
+    /// Destroy a stopped VM with its volumes: those that mainstay made, and those that the user named with `--with-disk`. Proof of
+    /// ownership, the config's volumes and PVE's quorum are read again right before: a volume that is in neither list stops it.
+    /// `purge`: also take it out of HA, which the approval says. `only_going`: the machine is wanted, so only what is left of a
+    /// destruction that was begun may go.
     MachineDelete {
         vm: VmRef,
         volumes: Vec<String>,
+        with_disks: Vec<String>,
+        purge: bool,
         spare: Option<Spare>,
         only_going: bool,
     },

@@ -261,7 +261,10 @@ fn verb(step: &Step) -> Option<String> {
 
 fn removal(steps: &[&Step]) -> String {
     let volumes = steps.iter().find_map(|step| match &step.action {
-        Action::MachineDelete { volumes, .. } if !volumes.is_empty() => Some(count(volumes.len(), "volume")),
+        Action::MachineDelete { volumes, with_disks, .. } if !volumes.is_empty() || !with_disks.is_empty() => {
+            let named = with_disks.iter().map(|volume| format!(" and {volume}"));
+            Some(count(volumes.len(), "volume") + &named.collect::<String>())
+        }
         _ => None,
     });
     let before = Some(changes(steps)).filter(|before| !before.is_empty());

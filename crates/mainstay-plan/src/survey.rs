@@ -147,12 +147,6 @@ impl Owned<'_> {
         self.mark.as_ref().map(|mark| mark.role)
     }
 
-    /// Every volume that its config refers to.
-    pub fn volumes(&self) -> Vec<String> {
-        let disks = self.config.disks.values().map(|disk| &disk.volume);
-        disks.chain(&self.config.seed).cloned().collect()
-    }
-
     /// Why nothing may be done to it now.
     pub fn blocked(&self, observed: &Observed) -> Option<Hold> {
         let vmid = self.vm.vmid;
@@ -178,3 +172,6 @@ impl Owned<'_> {
 
 /// The slot of the system disk.
 pub(crate) const SYSTEM_SLOT: &str = "scsi0";
+
+/// The slot of the EFI variables.
+pub(crate) const EFI_SLOT: &str = "efidisk0";

@@ -107,6 +107,9 @@ pub struct UpArgs {
     /// Go on although somebody else holds the lease
     #[arg(long)]
     pub take_lease: bool,
+    /// Destroy this volume with its VM although mainstay did not make it; may be given more than once
+    #[arg(long, value_name = "VOLID")]
+    pub with_disk: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -133,6 +136,9 @@ pub struct DownArgs {
     /// Go on although somebody else holds the lease
     #[arg(long)]
     pub take_lease: bool,
+    /// Destroy this volume with its VM although mainstay did not make it; may be given more than once
+    #[arg(long, value_name = "VOLID")]
+    pub with_disk: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -7,9 +7,10 @@ use tokio::time::Instant;
 
 use crate::access::{Auth, ROOT};
 use crate::datacenter::Datacenter;
+use crate::guest::Platter;
 use crate::locks::Wanted;
 use crate::qemu::{self, Conf, Vm};
-use crate::storage::Volume;
+use crate::storage::{Volume, parse_volid};
 use crate::tasks::Job;
 
 /// Acts on a datacenter without going through its API.
@@ -80,6 +81,11 @@ impl Lab<'_> {
         self.edit(vmid, |conf| drop(conf.now.insert(key.into(), value.into())));
     }
 
+    /// Sets a value that waits for a full restart, by hand.
+    pub fn set_pending(&self, vmid: u32, key: &str, value: &str) {
+        self.edit(vmid, |conf| drop(conf.pending.insert(key.into(), value.into())));
+    }
+
     /// Somebody holds a VM's lock file for a while.
     pub async fn hold_vm_lock(&self, vmid: u32, time: Duration) {
         let host = self
@@ -130,6 +136,11 @@ impl Lab<'_> {
         drop(removed);
     }
 
+    /// Has HA manage a VM.
+    pub fn add_to_ha(&self, vmid: u32, state: &str) {
+        self.0.state().ha.add(vmid, state);
+    }
+
     /// Destroys a VM with all its volumes.
     pub fn destroy_vm(&self, vmid: u32) {
         self.forget_vm(vmid);
@@ -158,6 +169,22 @@ impl Lab<'_> {
                 state.volumes.insert(to, volume);
             }
         }
+    }
+
+    /// A volume that is put on a storage by hand, with `pvesm alloc` or by another program.
+    pub fn add_volume(&self, host: &str, volid: &str, size: u64) {
+        let Ok((id, name)) = parse_volid(volid) else { return };
+        let mut state = self.0.state();
+        let place = state.place(id, host).to_string();
+        let volume = Volume::image(
+            volid,
+            name.owner().unwrap_or_default(),
+            "raw",
+            size,
+            self.0.epoch(),
+            Platter::default(),
+        );
+        state.volumes.insert(&place, volume);
     }
 
     pub fn remove_volume(&self, host: &str, volid: &str) {

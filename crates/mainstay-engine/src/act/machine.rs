@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use mainstay_plan::{Claim, Fill, ImageSource, Mark, NewDisk, Nic, Proof, Remark, Seed, Setting, Spare, StorageAt, TAG, VmRef};
+use mainstay_plan::{
+    Claim, Fill, ImageSource, MadeDisk, Mark, NewDisk, Nic, Proof, Remark, Seed, Setting, Spare, StorageAt, TAG, VmRef,
+    VolumeUse, volume_owner,
+};
 use mainstay_spec::{DiskCache, DiskOptions, Firmware, Gib};
 use pve_api::{
     Agent, Bios, Boot, Bus, Cache, Call, Class, Content, Description, DiskSize, Drive, Error, IpConfig, Ipv4, Net, NetModel,
@@ -17,7 +20,7 @@ use super::{named, talos};
 use crate::event::Voice;
 use crate::failure::{Failure, Kind};
 use crate::journal::Entry;
-use crate::observe::slot;
+use crate::observe::{LOG_LINES, all_uses, made_in, slot, volume_uses};
 use crate::site::{Site, talos_at};
 
 /// A guest whose firmware does not react to a power button is cut off after this.
@@ -33,6 +36,9 @@ const STILL_ON_ITS_WAY: Duration = Duration::from_secs(50);
 
 /// How long a copy may well take. Nothing ends it then: a copy that is given up for lost would be made twice.
 const COPY: Duration = Duration::from_secs(4 * 3600);
+
+/// How often the list of disks is written anew when the VM was changed meanwhile.
+const LIST_TRIES: u32 = 3;
 
 /// The task that destroys a volume. Several may run for one VM.
 const VOLUME_TASK: &str = "imgdel";
@@ -260,7 +266,7 @@ pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure
     let (place, config) = Place::config(site, &fill.vm).await?;
     let set = missing(fill, &config)?;
     if set == VmConfig::default() {
-        return Ok(());
+        return list_made(site, &fill.vm).await;
     }
     let system = fill.system.as_ref().map(|disk| slot(&disk.slot)).transpose()?;
     let makes_system = system.is_some_and(|slot| set.drives.contains_key(&slot));
@@ -271,18 +277,83 @@ pub async fn fill(site: &Site, voice: &Voice, fill: &Fill) -> Result<(), Failure
         ..qemu::Change::default()
     };
     let call = qemu::change(&place.host, place.vmid, &change);
-    let mut copying = None;
-    if let Some(upid) = once(site, voice, &place, call).await? {
+    let sent = once(site, voice, &place, call).await?;
+    let answered = Instant::now();
+    let mut copied_at = None;
+    if let Some(upid) = sent {
         note(site, "machine.fill", &fill.vm.to_string(), &upid);
-        copying = copied(site, voice, &upid).await?;
+        let ended = copied(site, voice, &upid).await;
+        if ended.is_err() {
+            journal_log(site, place.vmid, &upid).await;
+        }
+        copied_at = ended?;
     }
     // Started by somebody before it had a disk, it would never look for one. While the disk is copied nobody can start it, and who starts
     // it later finds one.
-    let then = copying.unwrap_or_else(Instant::now);
+    let then = copied_at.unwrap_or(answered);
     if makes_system && runs_since_before(site, &place, then).await? {
         stop(site, voice, &fill.vm, None).await?;
     }
+    list_made(site, &fill.vm).await
+}
+
+/// Writes down which volumes the disks became that the mark says were asked for: from then on a disk is ours by its name. A config
+/// that was changed in between is read again.
+async fn list_made(site: &Site, vm: &VmRef) -> Result<(), Failure> {
+    for _ in 0..LIST_TRIES {
+        let (place, config) = Place::config(site, vm).await?;
+        let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
+        let Some(mark) = Mark::parse(before) else { return Ok(()) };
+        let made = read_back(vm.vmid, &mark, &config);
+        if made.is_empty() {
+            return Ok(());
+        }
+        site.journal.write(&Entry::Made {
+            vmid: vm.vmid,
+            volumes: made.iter().filter_map(|(_, disk)| disk.volume.clone()).collect(),
+        });
+        let mut change = qemu::Change {
+            digest: config.digest,
+            ..qemu::Change::default()
+        };
+        change.set.description = Some(described(&mark.with_made(made).write_into(before))?);
+        match site.pve.call(qemu::set(&place.host, place.vmid, &change)).await {
+            Err(error) if error.class() == Some(&Class::Changed) => {}
+            written => return Ok(written.map(drop)?),
+        }
+    }
+    // The next plan finds that the list lacks them.
     Ok(())
+}
+
+/// The disks that were asked for and are there. A disk with a serial is known by it.
+fn read_back(vmid: u32, mark: &Mark, config: &VmConfig) -> Vec<(String, MadeDisk)> {
+    let is_there = |(slot_name, asked): (&String, &MadeDisk)| {
+        let drive = config.drives.get(&slot_name.parse().ok()?)?;
+        let volume = drive.volume()?.to_string();
+        let is_it = asked.serial.is_none() || asked.serial == drive.serial;
+        let made = MadeDisk {
+            volume: Some(volume.clone()),
+            serial: asked.serial.clone(),
+        };
+        (is_it && volume_owner(&volume) == Some(vmid)).then(|| (slot_name.clone(), made))
+    };
+    let asked = mark.disks.iter().flatten().filter(|(_, disk)| disk.volume.is_none());
+    asked.filter_map(is_there).collect()
+}
+
+/// A task that failed half way may leave volumes that no config names. Its log does.
+async fn journal_log(site: &Site, vmid: Vmid, upid: &Upid) {
+    let Ok(page) = site.pve.call(task::log(upid, 0, LOG_LINES)).await else {
+        return;
+    };
+    let volumes: Vec<String> = page.items.iter().filter_map(|line| made_in(&line.t)).collect();
+    if !volumes.is_empty() {
+        site.journal.write(&Entry::Made {
+            vmid: vmid.get(),
+            volumes,
+        });
+    }
 }
 
 async fn runs_since_before(site: &Site, place: &Place, then: Instant) -> Result<bool, Failure> {
@@ -480,6 +551,9 @@ pub async fn change(site: &Site, vm: &VmRef, settings: &[Setting], mark: &Mark) 
     if let Some(upid) = site.pve.call(qemu::change(&place.host, place.vmid, &change)).await? {
         follow(site, "machine.change", &mark.machine, &upid).await?;
     }
+    if settings.iter().any(|setting| matches!(setting, Setting::Attach(_))) {
+        list_made(site, vm).await?;
+    }
     Ok(())
 }
 
@@ -573,17 +647,22 @@ pub async fn stop(site: &Site, voice: &Voice, vm: &VmRef, spare: Option<&Spare>)
     }
 }
 
-/// Destroys a stopped VM with its disks. All three proofs and Proxmox VE's quorum are read right before: without quorum PVE would destroy
-/// the disks and keep the VM.
-pub async fn delete(
-    site: &Site,
-    voice: &Voice,
-    machine: &str,
-    vm: &VmRef,
-    volumes: &[String],
-    spare: Option<&Spare>,
-    only_going: bool,
-) -> Result<(), Failure> {
+/// A machine that goes, and the volumes that were approved to go with it.
+pub struct Going<'a> {
+    pub machine: &'a str,
+    pub vm: &'a VmRef,
+    pub volumes: &'a [String],
+    pub with_disks: &'a [String],
+    pub purge: bool,
+    pub only_going: bool,
+}
+
+/// Destroys a stopped VM with its disks. All three proofs, every volume that it names and Proxmox VE's quorum are read right before:
+/// without quorum PVE would destroy the disks and keep the VM.
+pub async fn delete(site: &Site, voice: &Voice, going: &Going<'_>, spare: Option<&Spare>) -> Result<(), Failure> {
+    let &Going {
+        machine, vm, only_going, ..
+    } = going;
     let (status, read) = tokio::join!(site.pve.call(cluster::status()), Place::ours(site, vm));
     let Some((place, config)) = read? else {
         return Ok(());
@@ -601,27 +680,36 @@ pub async fn delete(
         return Err(Failure::changed(format!("{vm} runs again")));
     }
     talos::can_spare(site, spare).await?;
-    let known = config
-        .volumes()
-        .into_iter()
-        .map(ToString::to_string)
-        .chain(volumes.iter().cloned())
-        .collect();
-    site.journal.write(&Entry::Delete {
-        machine: machine.into(),
+    only_approved_volumes(going, &volume_uses(&site.pve, &place.host, place.vmid).await?)?;
+    // What Proxmox VE cannot remove is only a warning of its task. The next run knows by this which volumes were ours.
+    site.journal.write(&Entry::Made {
         vmid: vm.vmid,
-        volumes: known,
+        volumes: going.volumes.to_vec(),
     });
     mark_going(site, &place, &config, mark).await?;
+    // Without `destroy-unreferenced-disks`: it takes every volume of this VMID on all storages, also on those that the token cannot see.
     let options = qemu::DeleteOptions {
-        purge: true,
-        destroy_unreferenced_disks: true,
+        purge: going.purge,
+        destroy_unreferenced_disks: false,
     };
     match once(site, voice, &place, qemu::delete(&place.host, place.vmid, options)).await {
         Ok(Some(upid)) => follow(site, "machine.delete", machine, &upid).await,
         Ok(None) => Ok(()),
         Err(error) if error.is_missing() => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Proxmox VE destroys each volume of this VMID that the VM names, whoever made it. One that was not approved stops the deletion.
+fn only_approved_volumes(going: &Going<'_>, uses: &[VolumeUse]) -> Result<(), Failure> {
+    let approved = |used: &VolumeUse| going.volumes.contains(&used.volume) || going.with_disks.contains(&used.volume);
+    let is_other = |used: &&VolumeUse| volume_owner(&used.volume) == Some(going.vm.vmid) && !approved(used);
+    match uses.iter().find(is_other) {
+        None => Ok(()),
+        Some(used) => Err(Failure::changed(format!(
+            "{} has another volume now: {} {}",
+            going.vm, used.slot, used.volume
+        ))),
     }
 }
 
@@ -674,16 +762,12 @@ fn prove(machine: &str, vm: &VmRef, config: &VmConfig) -> Result<Mark, Failure> 
 /// Destroys a disk that no VM refers to, and that nobody makes right now: names are given again as soon as they are free.
 pub async fn delete_volume(site: &Site, voice: &Voice, at: &StorageAt, volume: &str) -> Result<(), Failure> {
     let (host, volid): (pve_api::Host, Volid) = (named(&at.host)?, named(volume)?);
+    let owner = volid.owner();
+    let vmid = owner.ok_or_else(|| Failure::new(Kind::Bug, format!("{volid} is no disk of a VM")))?;
+    check_unused(site, &volid, vmid).await?;
+    site.freed.lock().expect("plain data").insert(vmid.get());
     let call = storage::delete(&host, &volid);
-    let sent = match volid.owner() {
-        Some(vmid) => {
-            check_unused(site, &volid, vmid).await?;
-            site.freed.lock().expect("plain data").insert(vmid.get());
-            once(site, voice, &Place { host, vmid }, call).await
-        }
-        None => site.pve.call(call).await,
-    };
-    match sent {
+    match once(site, voice, &Place { host, vmid }, call).await {
         Ok(Some(upid)) => follow(site, "volume.delete", volume, &upid).await,
         Ok(None) => Ok(()),
         Err(error) if error.is_missing() => Ok(()),
@@ -691,15 +775,31 @@ pub async fn delete_volume(site: &Site, voice: &Voice, at: &StorageAt, volume: &
     }
 }
 
-/// Neither the VM of this number nor anything that works on it has to do with the volume.
+/// No VM names the volume, and nothing works on the VM of its number. A config that cannot be read may name it.
 async fn check_unused(site: &Site, volid: &Volid, owner: Vmid) -> Result<(), Failure> {
-    let Some(place) = Place::find(site, owner).await? else {
-        return Ok(());
+    let resources = site.pve.call(cluster::resources(Some(cluster::ResourceKind::Vm))).await?;
+    let guests: Vec<cluster::Guest> = resources
+        .into_iter()
+        .filter_map(|resource| match resource {
+            cluster::Resource::Guest(guest) => Some(guest),
+            _ => None,
+        })
+        .collect();
+    let tasks = match guests.iter().find(|guest| guest.vmid == owner) {
+        Some(guest) => {
+            running_tasks(
+                site,
+                &Place {
+                    host: guest.host.clone(),
+                    vmid: owner,
+                },
+            )
+            .await?
+        }
+        None => Vec::new(),
     };
-    let tasks = running_tasks(site, &place).await?;
-    let config = site.pve.call(qemu::config(&place.host, place.vmid)).await?;
-    if config.volumes().contains(volid) {
-        return Err(Failure::changed(format!("{volid} belongs to VM {owner} now")));
+    if all_uses(&site.pve, &guests).await?.contains(&volid.to_string()) {
+        return Err(Failure::changed(format!("a VM uses {volid} now")));
     }
     match tasks.iter().find(|task| task.kind() != VOLUME_TASK) {
         Some(task) => Err(Failure::changed(format!("{} works on VM {owner}", task.kind()))),
@@ -729,11 +829,12 @@ pub(super) fn note(site: &Site, step: &str, subject: &str, upid: &Upid) {
     });
 }
 
-/// Waits for the end of a task that may copy for long, and tells how far it is. Returns when it was last seen to copy.
+/// Waits for the end of a task that may copy for long, and tells how far it is. Returns when it was last seen to copy, or else when its log
+/// was first read: a slow answer at the end says nothing about when the disk was there.
 async fn copied(site: &Site, voice: &Voice, upid: &Upid) -> Result<Option<Instant>, Error> {
     let mut copying = None;
     let told = |progress: pve_api::Progress| {
-        if progress.line.starts_with("transferred") {
+        if copying.is_none() || progress.line.starts_with("transferred") {
             copying = Some(Instant::now());
         }
         voice.wait(progress.line, COPY);

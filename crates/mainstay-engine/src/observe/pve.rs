@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
 use mainstay_plan::{
-    Host, ImageFile, Leftover, Memory, Power, Seen, Storage, StorageAt, StorageKind, TAG, Task, Token, Vm, VmConfig, VmDisk,
-    VmNic,
+    Host, ImageFile, Leftover, Mark, Memory, Power, Seen, Storage, StorageAt, StorageKind, TAG, Task, Token, Vm, VmConfig,
+    VmDisk, VmNic, VolumeUse,
 };
 use mainstay_spec::{DiskCache, DiskOptions, Gib, Mac, Mib};
 use pve_api::access::Permissions;
@@ -15,6 +15,9 @@ use semver::Version;
 
 use super::Scope;
 use crate::failure::Failure;
+
+/// More lines than the log of a fill has.
+pub const LOG_LINES: u64 = 5000;
 
 /// Everything that Proxmox VE was asked for.
 #[derive(Debug)]
@@ -31,8 +34,17 @@ pub struct Datacenter {
     pub tasks: Vec<Task>,
 }
 
+/// What the journal knows about disks.
+#[derive(Debug)]
+pub struct Noted {
+    /// Volumes that mainstay made.
+    pub made: BTreeSet<String>,
+    /// Tasks that mainstay sent to make disks.
+    pub fills: Vec<pve_api::Upid>,
+}
+
 /// Without its version, its inventory and our own rights nothing can be said at all; every other gap is a gap.
-pub async fn look(pve: &Client, scope: &Scope<'_>, deleted: &BTreeSet<String>) -> Result<Datacenter, Failure> {
+pub async fn look(pve: &Client, scope: &Scope<'_>, noted: &Noted) -> Result<Datacenter, Failure> {
     let (version, status, resources, permissions) = tokio::join!(
         pve.call(cluster::version()),
         pve.call(cluster::status()),
@@ -54,7 +66,11 @@ pub async fn look(pve: &Client, scope: &Scope<'_>, deleted: &BTreeSet<String>) -
         Seen::Unknown("the token lacks VM.Audit on /vms, so it may not see every VM".into())
     };
     let (images, disks) = tokio::join!(images(pve, &hosts, scope), disks(pve, &hosts));
-    let leftovers = leftovers(&disks, &vms, scope, deleted);
+    let mut leftovers = leftovers(&disks, &vms, scope, &noted.made);
+    if let Seen::Yes(found) = &mut leftovers {
+        prove_by_logs(pve, &noted.fills, found).await;
+    }
+    let leftovers = prove(pve, &inventory.guests, &permissions, leftovers).await;
     let lost = lost(&disks, &hosts, vms.yes());
     Ok(Datacenter {
         version: semver_of(version.version),
@@ -207,7 +223,10 @@ async fn configs(pve: &Client, guests: &[Guest], scope: &Scope<'_>) -> BTreeMap<
         async move {
             let vmid = guest.vmid.get();
             let concerns_us = guest.kind == GuestKind::Qemu && (guest.tags.contains(TAG) || scope.vmids.contains(&vmid));
-            let config = if concerns_us { config_of(pve, &guest).await } else { Seen::No };
+            let mut config = if concerns_us { config_of(pve, &guest).await } else { Seen::No };
+            if let Seen::Yes(config) = &mut config {
+                add_snapshots(pve, &guest, scope, config).await;
+            }
             // In its first seconds a VM is known to its host, but the cluster has not heard of it yet.
             if guest.status == RunState::Unknown
                 && matches!(config, Seen::Yes(_))
@@ -246,6 +265,73 @@ async fn config_of(pve: &Client, guest: &Guest) -> Seen<VmConfig> {
     }
 }
 
+/// The snapshots of a machine that is about to go: a volume that only a snapshot names would be left without a config that names it.
+async fn add_snapshots(pve: &Client, guest: &Guest, scope: &Scope<'_>, config: &mut VmConfig) {
+    let Some(mark) = Mark::parse(&config.description).filter(|mark| Some(mark.cluster_id) == scope.cluster_id) else {
+        return;
+    };
+    if !(scope.removes_all || mark.going || !scope.vmids.contains(&guest.vmid.get())) {
+        return;
+    }
+    match snapshots(pve, &guest.host, guest.vmid).await {
+        Ok(found) => {
+            config.snapshots = Seen::Yes(found.iter().map(|(name, _)| name.clone()).collect());
+            let uses = found.iter().flat_map(|(name, config)| named_in(config, Some(name)));
+            config.aside.extend(uses);
+        }
+        Err(error) => config.snapshots = Seen::Unknown(error.to_string()),
+    }
+}
+
+async fn snapshots(pve: &Client, host: &pve_api::Host, vmid: pve_api::Vmid) -> Result<Vec<(String, pve_api::VmConfig)>, Error> {
+    let listed = pve.call(qemu::snapshots(host, vmid)).await?;
+    let mut found = Vec::new();
+    for snapshot in listed.into_iter().filter(|snapshot| !snapshot.is_current()) {
+        let config = pve.call(qemu::snapshot_config(host, vmid, &snapshot.name)).await?;
+        found.push((snapshot.name, config));
+    }
+    Ok(found)
+}
+
+/// Everywhere that a VM names a volume: drives as they are and as they will be, detached volumes, saved states, snapshots.
+pub async fn volume_uses(pve: &Client, host: &pve_api::Host, vmid: pve_api::Vmid) -> Result<Vec<VolumeUse>, Error> {
+    let (entries, snapshots) = tokio::join!(pve.call(qemu::pending(host, vmid)), snapshots(pve, host, vmid));
+    let (entries, snapshots) = (entries?, snapshots?);
+    let (now, then) = now_and_then(&entries);
+    let own = [now, then].into_iter().flat_map(|config| named_in(&config, None));
+    let saved = snapshots.iter().flat_map(|(name, config)| named_in(config, Some(name)));
+    Ok(own.chain(saved).collect())
+}
+
+/// The config as it is, and the pending values alone.
+fn now_and_then(entries: &[qemu::Pending]) -> (pve_api::VmConfig, pve_api::VmConfig) {
+    let pick = |value: fn(&qemu::Pending) -> Option<&String>| {
+        let pairs = entries
+            .iter()
+            .filter_map(|entry| Some((entry.key.clone(), value(entry)?.clone())));
+        pve_api::VmConfig::from_entries(pairs)
+    };
+    (pick(|entry| entry.value.as_ref()), pick(|entry| entry.pending.as_ref()))
+}
+
+/// The volumes that one config names.
+fn named_in(config: &pve_api::VmConfig, snapshot: Option<&str>) -> Vec<VolumeUse> {
+    let used = |slot: String, volume: String, serial: Option<String>| VolumeUse {
+        slot,
+        volume,
+        serial,
+        snapshot: snapshot.map(str::to_owned),
+    };
+    let drive = |(slot, drive): (&Slot, &Drive)| Some(used(slot.to_string(), drive.volume()?.to_string(), drive.serial.clone()));
+    let unused = |(n, volume): (&u8, &pve_api::Volid)| used(format!("unused{n}"), volume.to_string(), None);
+    let state = config
+        .other
+        .get("vmstate")
+        .map(|volume| used("vmstate".into(), volume.clone(), None));
+    let drives = config.drives.iter().filter_map(drive);
+    drives.chain(config.unused.iter().map(unused)).chain(state).collect()
+}
+
 fn vm_of(guest: Guest, config: Seen<VmConfig>) -> Vm {
     let power = power_of(guest.status);
     Vm {
@@ -255,6 +341,7 @@ fn vm_of(guest: Guest, config: Seen<VmConfig>) -> Vm {
         power,
         tags: guest.tags.iter().map(str::to_owned).collect(),
         template: guest.template,
+        ha: guest.hastate.is_some(),
         config,
     }
 }
@@ -269,6 +356,7 @@ fn power_of(state: RunState) -> Power {
 }
 
 fn vm_config(entries: Vec<qemu::Pending>, guest: &Guest) -> VmConfig {
+    let (now, then) = now_and_then(&entries);
     let pending = entries
         .iter()
         .filter(|entry| entry.is_change())
@@ -280,11 +368,20 @@ fn vm_config(entries: Vec<qemu::Pending>, guest: &Guest) -> VmConfig {
     });
     let config = pve_api::VmConfig::from_entries(merged);
     let lock = config.lock.as_ref().or(guest.lock.as_ref()).map(ToString::to_string);
-    VmConfig {
+    let mut plain = VmConfig {
         lock,
         pending,
         ..plain(&config)
-    }
+    };
+    // The value that a pending one replaces, a drive that is to be detached, `unusedN`, a saved state.
+    let shown = plain.volume_uses();
+    let is_shown = |used: &VolumeUse| {
+        let same = |other: &VolumeUse| other.volume == used.volume && (other.slot == used.slot || other.slot == "cloud-init");
+        shown.iter().any(same)
+    };
+    let all = [now, then].into_iter().flat_map(|config| named_in(&config, None));
+    plain.aside = all.filter(|used| !is_shown(used)).collect();
+    plain
 }
 
 /// A VM's config in the words of the plan.
@@ -317,7 +414,12 @@ pub fn plain(config: &pve_api::VmConfig) -> VmConfig {
             .iter()
             .filter_map(|(slot, drive)| disk_of(drive).map(|disk| (slot.to_string(), disk)))
             .collect(),
-        seed: config.cloud_init_drive().map(|slot| slot.to_string()),
+        seed: config
+            .cloud_init_drive()
+            .and_then(|slot| config.drives.get(&slot)?.volume())
+            .map(ToString::to_string),
+        aside: Vec::new(),
+        snapshots: Seen::No,
         nic: config.nets.get(&0).and_then(nic_of),
         address: ip.and_then(|ip| {
             if let Some(Ipv4::Static(address)) = ip.ip {
@@ -433,8 +535,8 @@ async fn disks(pve: &Client, hosts: &BTreeMap<String, Host>) -> Disks {
     places.into_iter().zip(lists).collect()
 }
 
-/// Disks with one of our VMIDs in their name that no VM refers to.
-fn leftovers(disks: &Disks, vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>, deleted: &BTreeSet<String>) -> Seen<Vec<Leftover>> {
+/// Disks with one of our VMIDs in their name that the VM of that number does not name.
+fn leftovers(disks: &Disks, vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>, made: &BTreeSet<String>) -> Seen<Vec<Leftover>> {
     let Seen::Yes(vms) = vms else {
         return Seen::Unknown("the list of VMs is not complete".into());
     };
@@ -449,18 +551,85 @@ fn leftovers(disks: &Disks, vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>, de
                 continue;
             };
             let name = volume.volid.to_string();
-            let journaled = deleted.contains(&name);
-            if (scope.vmids.contains(&vmid) || journaled) && !is_referred_to(vms.get(&vmid), &name) {
+            let proved = made.contains(&name);
+            let is_marked = vms.get(&vmid).is_some_and(|vm| is_of_cluster(vm, scope));
+            if (scope.vmids.contains(&vmid) || is_marked || proved) && !is_referred_to(vms.get(&vmid), &name) {
                 found.push(Leftover {
                     at: at.clone(),
                     volume: name,
                     vmid,
-                    journaled,
+                    proved,
+                    may_free: false,
                 });
             }
         }
     }
     Seen::Yes(found)
+}
+
+fn is_of_cluster(vm: &Vm, scope: &Scope<'_>) -> bool {
+    let mark = vm.config.yes().and_then(|config| Mark::parse(&config.description));
+    mark.is_some_and(|mark| Some(mark.cluster_id) == scope.cluster_id)
+}
+
+/// A fill that failed, or whose worker died, leaves volumes that no config names. The log of the task that we sent names them.
+async fn prove_by_logs(pve: &Client, fills: &[pve_api::Upid], leftovers: &mut [Leftover]) {
+    let unproved: BTreeSet<u32> = leftovers.iter().filter(|left| !left.proved).map(|left| left.vmid).collect();
+    let concerns = |upid: &&pve_api::Upid| upid.vmid().is_some_and(|vmid| unproved.contains(&vmid.get()));
+    for upid in fills.iter().filter(concerns) {
+        // A log that is gone proves nothing.
+        let Ok(page) = pve.call(task::log(upid, 0, LOG_LINES)).await else {
+            continue;
+        };
+        let made: BTreeSet<String> = page.items.iter().filter_map(|line| made_in(&line.t)).collect();
+        let vmid = upid.vmid().map(pve_api::Vmid::get);
+        for left in leftovers.iter_mut() {
+            left.proved |= Some(left.vmid) == vmid && made.contains(&left.volume);
+        }
+    }
+}
+
+/// The volume that a line of a task log says was made.
+pub fn made_in(line: &str) -> Option<String> {
+    let (_, rest) = line
+        .split_once("allocated target volume '")
+        .or_else(|| line.split_once(": successfully created disk '"))?;
+    let end = rest.find([',', '\''])?;
+    Some(rest[..end].to_owned())
+}
+
+/// A volume that the journal names is freed only if no VM at all names it: another may have taken it over. Whether the token may free it
+/// is asked of its rights.
+async fn prove(pve: &Client, guests: &[Guest], rights: &Permissions, leftovers: Seen<Vec<Leftover>>) -> Seen<Vec<Leftover>> {
+    let Seen::Yes(mut found) = leftovers else { return leftovers };
+    for left in &mut found {
+        left.may_free = rights.allows(&format!("/storage/{}", left.at.storage), "Datastore.Allocate");
+    }
+    if !found.iter().any(|left| left.proved) {
+        return Seen::Yes(found);
+    }
+    match all_uses(pve, guests).await {
+        Ok(used) => found.retain(|left| !left.proved || !used.contains(&left.volume)),
+        // What could not be read may name it.
+        Err(_) => found.iter_mut().for_each(|left| left.proved = false),
+    }
+    Seen::Yes(found)
+}
+
+/// Every volume that the config of some VM names.
+pub async fn all_uses(pve: &Client, guests: &[Guest]) -> Result<BTreeSet<String>, Error> {
+    let machines = guests.iter().filter(|guest| guest.kind == GuestKind::Qemu);
+    let read = join_all(machines.map(|guest| volume_uses(pve, &guest.host, guest.vmid))).await;
+    let mut used = BTreeSet::new();
+    for uses in read {
+        match uses {
+            Ok(uses) => used.extend(uses.into_iter().map(|used| used.volume)),
+            // Gone since it was listed.
+            Err(error) if error.is_missing() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(used)
 }
 
 /// Disks of VMs whose storage was listed and does not have them.
@@ -500,11 +669,7 @@ fn lost(disks: &Disks, hosts: &BTreeMap<String, Host>, vms: Option<&BTreeMap<u32
 fn is_referred_to(vm: Option<&Vm>, volume: &str) -> bool {
     match vm.map(|vm| &vm.config) {
         None => false,
-        Some(Seen::Yes(config)) => {
-            config.disks.values().any(|disk| disk.volume == volume)
-                || config.seed.is_some() && volume.contains("cloudinit")
-                || config.lock.is_some()
-        }
+        Some(Seen::Yes(config)) => config.volume_uses().iter().any(|used| used.volume == volume) || config.lock.is_some(),
         Some(Seen::No | Seen::Unknown(_)) => true,
     }
 }

@@ -259,11 +259,15 @@ impl<'a> Life<'a> {
     /// One `down` that must do.
     pub async fn must_down(&self) {
         self.watch.may_remove();
-        if let Err(error) = self.stage.down(&self.file).await {
-            self.watch.wrong(format!("down: {error:?}"));
-        }
+        let held = match self.stage.down(&self.file).await {
+            Ok(report) => report.held,
+            Err(error) => {
+                self.watch.wrong(format!("down: {error:?}"));
+                Vec::new()
+            }
+        };
         self.watch.look(self.stage);
-        self.watch.nothing_of_ours(self.stage);
+        self.watch.nothing_of_ours(self.stage, &held);
     }
 
     async fn nothing_to_do(&self) {
@@ -275,6 +279,9 @@ impl<'a> Life<'a> {
             .map(|vmid| format!("node {} is no machine of ours; ", self.field.guests[vmid].name))
             .collect();
         let mut plan = self.stage.plan(&self.file).await;
+        // A volume that a dead worker left, and that nothing proves to be ours, is only named.
+        plan.held
+            .retain(|held| !held.reason.contains("nothing proves that mainstay made it"));
         plan.notes.retain(|note| !lost.iter().any(|lost| note.starts_with(lost)));
         if plan.render() != "nothing to do" {
             self.watch
@@ -320,9 +327,9 @@ impl<'a> Life<'a> {
         self.calm().await;
         for run in 1..=CALM_RUNS {
             match self.stage.down(&self.file).await {
-                Ok(_) => {
+                Ok(report) => {
                     self.watch.look(self.stage);
-                    return self.watch.nothing_of_ours(self.stage);
+                    return self.watch.nothing_of_ours(self.stage, &report.held);
                 }
                 Err(error) => {
                     let _ = writeln!(self.text, "calm down {run}: {error:?}");

@@ -9,6 +9,7 @@ use aho_corasick::AhoCorasick;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mainstay_engine::{Event, MemoryDisk, StepEvent};
+use mainstay_plan::Held;
 use mainstay_sim::{Deed, Standing, Struck, Witness, World};
 use pve_sim::{Effect, Inventory, Observer, Seen};
 use sha2::{Digest, Sha256};
@@ -252,16 +253,30 @@ impl Watch {
         }
     }
 
-    /// After `down`: nothing of ours, no machine and no disk.
-    pub fn nothing_of_ours(&self, stage: &Stage) {
+    /// After `down`: nothing of ours, no machine and no disk, but for those that it named because nothing proves them to be ours.
+    pub fn nothing_of_ours(&self, stage: &Stage, held: &[Held]) {
         let now = stage.world.datacenter().inspect();
         for vmid in now.vms.keys().filter(|vmid| self.ours.contains_key(vmid)) {
             self.wrong(format!("VM {vmid} is still there after down"));
         }
+        // By this run, or by the one that removed its machine: afterwards the file does not know the VMID any more.
+        let told = stage.told.lock().expect("reads");
+        let planned = told.iter().filter_map(|told| match &told.event {
+            Event::Planned(plan) => Some(&plan.held),
+            _ => None,
+        });
+        let named: String = planned
+            .flatten()
+            .chain(held)
+            .map(|held| format!("{}\n", held.reason))
+            .collect();
+        drop(told);
+        let is_named = |volid: &str| named.contains(&format!("pvesm free {volid}\n"));
         for volume in now
             .volumes
             .iter()
-            .filter(|v| v.vmid.is_some_and(|vmid| self.ours.contains_key(&vmid)))
+            .filter(|v| v.vmid.is_some_and(|vmid| self.ours.contains_key(&vmid)) && !is_named(&v.volid))
+            .filter(|v| !self.was_there(&v.volid, v.host.as_deref().unwrap_or_default()))
         {
             self.wrong(format!("{} is still there after down", volume.volid));
         }

@@ -8,3 +8,4 @@ mod swapped;
 mod taken_back;
 mod together;
 mod up_and_down;
+mod volumes;

@@ -23,19 +23,21 @@ fn lease_of(stage: &Stage, vmid: u32) -> Option<String> {
     mainstay_plan::Mark::parse(description)?.lease.map(|lease| lease.who)
 }
 
-/// No `PUT` of a VM's config is carried out.
+/// No `PUT` of the config of a VM that is there is carried out.
 fn no_config_can_be_written(stage: &Stage) {
-    stage.world.datacenter().faults().add(Rule {
-        call: "PUT /nodes/{node}/qemu/{vmid}/config".into(),
-        path: None,
-        from: 1,
-        times: None,
-        chance: 1.0,
-        then: Fault::Refuse {
-            status: 500,
-            reason: "can't lock file '/var/lock/qemu-server/lock-2000.conf' - got timeout".into(),
-        },
-    });
+    for vmid in stage.world.datacenter().inspect().vms.keys() {
+        stage.world.datacenter().faults().add(Rule {
+            call: "PUT /nodes/{node}/qemu/{vmid}/config".into(),
+            path: Some(format!("/qemu/{vmid}/")),
+            from: 1,
+            times: None,
+            chance: 1.0,
+            then: Fault::Refuse {
+                status: 500,
+                reason: format!("can't lock file '/var/lock/qemu-server/lock-{vmid}.conf' - got timeout"),
+            },
+        });
+    }
 }
 
 #[test]

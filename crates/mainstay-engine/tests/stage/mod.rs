@@ -1,5 +1,6 @@
 //! A simulated world with one cluster file in front of it.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub struct Stage {
     pub beat: Arc<Notify>,
     /// Who sits in front of it.
     who: &'static str,
+    /// Volumes that may go with their VM.
+    pub with_disks: BTreeSet<String>,
 }
 
 /// Runs on virtual time; a day of it is far more than anything takes, and costs nothing.
@@ -85,6 +88,7 @@ impl Stage {
             told: Arc::default(),
             beat: Arc::default(),
             who: "ops",
+            with_disks: BTreeSet::new(),
         }
     }
 
@@ -102,6 +106,7 @@ impl Stage {
             told: Arc::default(),
             beat: Arc::default(),
             who: "ops",
+            with_disks: BTreeSet::new(),
         }
     }
 
@@ -116,6 +121,7 @@ impl Stage {
             told: self.told.clone(),
             beat: self.beat.clone(),
             who: "colleague",
+            with_disks: BTreeSet::new(),
         }
     }
 
@@ -187,6 +193,7 @@ impl Stage {
             wanted,
             holder: Holder::new(self.who, "desk"),
             despite_lease: false,
+            with_disks: self.with_disks.clone(),
             events: self.events(),
             stop: CancellationToken::new(),
         }

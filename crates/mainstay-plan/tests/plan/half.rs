@@ -183,7 +183,7 @@ fn a_volume_that_is_on_its_way_out_is_waited_for_lest_the_next_disk_take_its_nam
 #[test]
 fn the_volume_of_a_fill_that_broke_off_is_freed_before_the_next() {
     let mut world = killed_after(ONE, |step| is(step, "machine.claim"));
-    world.leftover(2001, false);
+    world.leftover(2001, true);
     expect![[r#"
         1 schematic.register schematic: the factory builds what it was told about
         2 image.fetch pve1:local <- 1: missing there

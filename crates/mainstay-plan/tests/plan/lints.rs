@@ -176,6 +176,8 @@ fn a_deletion_before_the_stop_of_what_is_protected_without_quorum_or_wanted() {
             Action::MachineDelete {
                 vm,
                 volumes: Vec::new(),
+                with_disks: Vec::new(),
+                purge: false,
                 spare: None,
                 only_going: true,
             },
@@ -189,7 +191,7 @@ fn a_volume_that_nothing_proves_or_that_is_in_use() {
     let world = empty(ONE).changed(|world| world.leftover(2001, true)).down();
     let mut observed = world.look();
     if let Seen::Yes(leftovers) = &mut observed.leftovers {
-        leftovers[0].journaled = false;
+        leftovers[0].proved = false;
     }
     let said = broken_in(&world, &observed, |_| {});
     assert!(said.contains("nothing proves that it is ours"), "{said}");

@@ -13,4 +13,5 @@ mod rows;
 mod strangers;
 mod unknown;
 mod versions;
+mod volumes;
 mod world;

@@ -172,7 +172,7 @@ pub fn happen(world: &mut World, file: &mut File, event: &Event) {
                 guest.silent = true;
             }
         }),
-        Event::LeftOver(at) => with(world, at, |world, vmid| world.leftover(vmid, false)),
+        Event::LeftOver(at) => with(world, at, |world, vmid| world.leftover(vmid, true)),
         Event::LeftEtcd(at) => with(world, at, World::leave_etcd),
     }
 }

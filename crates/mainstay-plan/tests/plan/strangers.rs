@@ -228,7 +228,7 @@ fn a_volume_that_our_journal_knows_is_freed() {
 #[test]
 fn down_names_volumes_that_nothing_proves() {
     let world = empty(ONE).changed(|world| world.leftover(2001, false)).down();
-    expect![". remove local-lvm:vm-2001-disk-9 held: it bears our VMID 2001, but no machine proves that it is ours; if it is: pvesm free local-lvm:vm-2001-disk-9"].assert_eq(&world.plan().render());
+    expect![". free local-lvm:vm-2001-disk-9 held: no VM uses it, and nothing proves that mainstay made it, so it stays; if it is not needed: pvesm free local-lvm:vm-2001-disk-9"].assert_eq(&world.plan().render());
 }
 
 #[test]

@@ -66,6 +66,8 @@ pub struct World {
     /// Every machine that was ever claimed.
     pub names: BTreeSet<String>,
     pub down: bool,
+    /// Volumes that may go although mainstay did not make them.
+    pub with_disks: BTreeSet<String>,
     /// Changes what is seen last of all.
     pub blur: fn(&mut Observed),
 }
@@ -134,6 +136,7 @@ pub fn empty(yaml: &str) -> World {
         nodes: BTreeSet::new(),
         names: BTreeSet::new(),
         down: false,
+        with_disks: BTreeSet::new(),
         blur: |_| {},
     }
 }
@@ -208,7 +211,8 @@ impl World {
 
     /// The plan for this world. Every plan in every test is linted.
     pub fn plan(&self) -> Plan {
-        let (desired, observed) = (self.desired(), self.look());
+        let (mut desired, observed) = (self.desired(), self.look());
+        desired.with_disks.clone_from(&self.with_disks);
         let plan = plan(&desired, &observed);
         let broken: Vec<String> = lint(&plan, &desired, &observed).iter().map(ToString::to_string).collect();
         assert!(broken.is_empty(), "{broken:#?}\n{}", plan.trace());
@@ -346,12 +350,13 @@ impl World {
             power: Power::Running,
             tags: BTreeSet::new(),
             template: false,
+            ha: false,
             config: Seen::Yes(config),
         };
         self.vms().insert(vmid, vm);
     }
 
-    pub fn leftover(&mut self, vmid: u32, journaled: bool) {
+    pub fn leftover(&mut self, vmid: u32, proved: bool) {
         let at = StorageAt {
             host: "pve1".to_owned(),
             storage: "local-lvm".to_owned(),
@@ -360,7 +365,8 @@ impl World {
             at,
             volume: format!("local-lvm:vm-{vmid}-disk-9"),
             vmid,
-            journaled,
+            proved,
+            may_free: true,
         };
         match &mut self.observed.leftovers {
             Seen::Yes(all) => all.push(left),
@@ -632,6 +638,7 @@ impl World {
                     power: Power::Stopped,
                     tags,
                     template: false,
+                    ha: false,
                     config: Seen::Yes(config),
                 };
                 assert!(
@@ -697,6 +704,7 @@ impl World {
                 config.gateway = Some(fill.seed.gateway);
                 config.dns.clone_from(&fill.seed.dns);
                 config.boot.clone_from(&fill.boot);
+                list_disks(config);
                 self.guests.entry(vmid).or_default();
             }
             Action::MachineGrow { vm, slot, to } => self.config_at(vm.vmid).disks.get_mut(slot).unwrap().size = *to,
@@ -711,6 +719,7 @@ impl World {
                 settings.iter().for_each(|setting| self.set(vm.vmid, setting));
                 let config = self.config_at(vm.vmid);
                 config.description = mark.write_into(&config.description);
+                list_disks(config);
             }
             Action::MachineReboot { vm, .. } => {
                 self.assert_quorum_without(&name);
@@ -884,6 +893,19 @@ impl World {
     }
 }
 
+/// Reads back which volumes the disks became that were asked for.
+fn list_disks(config: &mut VmConfig) {
+    let Some(mark) = Mark::parse(&config.description) else {
+        return;
+    };
+    let mut disks = mark.disks.clone().unwrap_or_default();
+    for (slot, made) in disks.iter_mut().filter(|(_, made)| made.volume.is_none()) {
+        made.volume = config.disks.get(slot).map(|disk| disk.volume.clone());
+    }
+    let disks = Some(disks);
+    config.description = Mark { disks, ..mark }.write_into(&config.description);
+}
+
 pub fn blank_config(name: &str) -> VmConfig {
     VmConfig {
         digest: "d".to_owned(),
@@ -902,6 +924,8 @@ pub fn blank_config(name: &str) -> VmConfig {
         protection: false,
         disks: BTreeMap::new(),
         seed: None,
+        aside: Vec::new(),
+        snapshots: Seen::No,
         nic: None,
         address: None,
         gateway: None,

@@ -190,6 +190,7 @@ impl DemoRun {
             wanted: Wanted::Cluster,
             holder: Holder::new("you", "here"),
             despite_lease: false,
+            with_disks: std::collections::BTreeSet::new(),
             events,
             stop: CancellationToken::new(),
         };

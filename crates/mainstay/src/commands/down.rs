@@ -43,6 +43,7 @@ pub async fn run(session: &Session, args: &DownArgs, output: Output) -> Result<(
         wanted: Wanted::Nothing { images },
         holder: session.process_env.holder.clone(),
         despite_lease: args.take_lease,
+        with_disks: args.with_disk.iter().cloned().collect(),
         events: Events::unheard(),
         stop: CancellationToken::new(),
     };
@@ -70,7 +71,7 @@ pub async fn run(session: &Session, args: &DownArgs, output: Output) -> Result<(
 
 fn closing(session: &Session, args: &DownArgs, report: &Report, took: Duration) -> Result<Vec<String>, CommandError> {
     let name = session.spec().name.as_str();
-    if !report.held.is_empty() {
+    if !report.is_settled() {
         return Err(up::held_up(name, "gone", report));
     }
     if args.forget {
@@ -82,6 +83,7 @@ fn closing(session: &Session, args: &DownArgs, report: &Report, took: Duration) 
         format!("{} in {}", view::count(report.done, "step"), view::clock(took))
     };
     let mut lines = vec![format!("{name} is gone: {steps}.")];
+    lines.extend(report.held.iter().map(|held| format!("kept: {}", up::held_line(held))));
     lines.extend(left(session, args));
     Ok(lines)
 }

@@ -24,6 +24,7 @@ pub async fn run(session: &Session, args: &PlanArgs, output: Output) -> Result<(
         wanted: Wanted::Cluster,
         holder: session.process_env.holder.clone(),
         despite_lease: true,
+        with_disks: std::collections::BTreeSet::new(),
         events: Events::unheard(),
         stop: CancellationToken::new(),
     };

@@ -29,6 +29,7 @@ pub async fn run(session: &Session, args: &UpArgs, output: Output) -> Result<(),
         wanted: Wanted::Cluster,
         holder: session.process_env.holder.clone(),
         despite_lease: args.take_lease,
+        with_disks: args.with_disk.iter().cloned().collect(),
         events: Events::unheard(),
         stop: CancellationToken::new(),
     };
@@ -94,7 +95,7 @@ pub fn held_up(name: &str, end: &str, report: &Report) -> CommandError {
     .help("fix the cause or wait, then run the same command again; it continues from here")
 }
 
-fn held_line(held: &Held) -> String {
+pub fn held_line(held: &Held) -> String {
     format!("{} of {}: {}", held.what, held.subject, held.reason)
 }
 

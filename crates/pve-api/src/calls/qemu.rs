@@ -74,6 +74,31 @@ pub fn change(host: &Host, vmid: Vmid, change: &Change) -> Call<Option<Upid>> {
     Call::new(change.onto(Request::post("/nodes/{node}/qemu/{vmid}/config", &[host, &vmid])))
 }
 
+/// The snapshots of a VM, and with them `current`, which is none.
+pub fn snapshots(host: &Host, vmid: Vmid) -> Call<Vec<Snapshot>> {
+    Call::new(Request::get("/nodes/{node}/qemu/{vmid}/snapshot", &[host, &vmid]))
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Snapshot {
+    pub name: String,
+}
+
+impl Snapshot {
+    /// The state that the VM is in, which PVE lists among its snapshots.
+    pub fn is_current(&self) -> bool {
+        self.name == "current"
+    }
+}
+
+/// The configuration that a snapshot holds.
+pub fn snapshot_config(host: &Host, vmid: Vmid, name: &str) -> Call<VmConfig> {
+    Call::new(Request::get(
+        "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}/config",
+        &[host, &vmid, &name],
+    ))
+}
+
 /// What waits for a full stop and start.
 pub fn pending(host: &Host, vmid: Vmid) -> Call<Vec<Pending>> {
     Call::new(Request::get("/nodes/{node}/qemu/{vmid}/pending", &[host, &vmid]))

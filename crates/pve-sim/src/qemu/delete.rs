@@ -1,6 +1,6 @@
 //! Removing a VM with everything it owns.
 
-use super::conf::Conf;
+use super::conf::{Conf, Section};
 use super::create::drives;
 use super::drive::{Drive, boot_keys};
 use crate::datacenter::Answer;
@@ -111,7 +111,8 @@ fn check_bases(job: &Job, conf: &Conf) -> Result<(), Die> {
     Ok(())
 }
 
-/// Volumes of this VM that its config knows, pending and snapshots included.
+/// Volumes of this VM that its config names: drives, then `unusedN`, then saved states, then those of pending values. The drives of
+/// snapshots are not among them.
 fn owned(conf: &Conf, vmid: u32) -> Vec<String> {
     let mut volumes: Vec<String> = Vec::new();
     let mut add = |volid: &str| {
@@ -120,16 +121,20 @@ fn owned(conf: &Conf, vmid: u32) -> Vec<String> {
             volumes.push(volid.to_string());
         }
     };
-    let attached = ordered(conf).into_iter().chain(drives(&conf.pending));
-    let attached: Vec<Drive> = attached.chain(conf.snapshots.values().flat_map(drives)).collect();
-    attached
-        .iter()
-        .filter(|d| !d.is_cdrom() || d.is_cloudinit())
-        .for_each(|d| add(d.file()));
-    conf.now
-        .iter()
-        .filter(|(key, _)| key.starts_with("unused"))
-        .for_each(|(_, value)| add(value));
+    let is_disk = |drive: &&Drive| !drive.is_cdrom() || drive.is_cloudinit();
+    let unused = |section: &Section| -> Vec<String> {
+        let named = section.iter().filter(|(key, _)| key.starts_with("unused"));
+        named.map(|(_, value)| value.clone()).collect()
+    };
+    ordered(conf).iter().filter(is_disk).for_each(|drive| add(drive.file()));
+    unused(&conf.now).iter().for_each(|volid| add(volid));
+    let states = std::iter::once(&conf.now).chain(conf.snapshots.values());
+    states
+        .filter_map(|section| section.get("vmstate"))
+        .for_each(|volid| add(volid));
+    let pending: Vec<Drive> = drives(&conf.pending).collect();
+    pending.iter().filter(is_disk).for_each(|drive| add(drive.file()));
+    unused(&conf.pending).iter().for_each(|volid| add(volid));
     volumes
 }
 

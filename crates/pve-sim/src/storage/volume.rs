@@ -292,15 +292,17 @@ impl Volumes {
         for (place, storages) in &world.volumes {
             let place = if place == "shared" { "" } else { place };
             for spec in storages.values().flatten() {
+                let kind = Kind::parse(&spec.content).unwrap_or(Kind::Import);
+                let name = spec.volid.split_once(':').map(|(_, name)| Name { full: name });
                 let marker = spec.text.clone().or_else(|| spec.sha256.clone()).unwrap_or_default();
                 let volume = Volume {
                     volid: spec.volid.clone(),
-                    kind: Kind::parse(&spec.content).unwrap_or(Kind::Import),
+                    kind,
                     format: spec.format.clone(),
                     size: spec.virtual_size.unwrap_or(spec.size),
                     file_size: spec.size,
                     used: spec.size,
-                    vmid: None,
+                    vmid: name.and_then(|name| name.owner()).filter(|_| kind == Kind::Images),
                     parent: None,
                     ctime: now,
                     content: Platter::new(Content::Image(Bytes::from(marker))),

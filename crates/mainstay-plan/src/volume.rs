@@ -1,0 +1,215 @@
+//! Whose a volume is: which volumes go with a VM of ours, and which were put there by another hand.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::desired::Desired;
+use crate::mark::{MadeDisk, Mark};
+use crate::observed::{VmConfig, VolumeUse};
+use crate::plan::Hold;
+use crate::shape::SYSTEM_SERIAL;
+use crate::step::NewDisk;
+use crate::survey::{EFI_SLOT, Owned, SYSTEM_SLOT};
+
+/// The VMID in a volume's name. PVE destroys a volume with the VM of this number only, whoever made the volume.
+pub fn volume_owner(volume: &str) -> Option<u32> {
+    let (_, name) = volume.split_once(':')?;
+    let mut parts = name.rsplit('/');
+    let file = parts.next()?;
+    // On file storages the folder is the owner.
+    if let Some(folder) = parts.next().and_then(|folder| folder.parse().ok()) {
+        return Some(folder);
+    }
+    let rest = file.strip_prefix("vm-").or_else(|| file.strip_prefix("base-"))?;
+    rest.split('-').next()?.parse().ok()
+}
+
+/// PVE writes this volume itself from the VM's options, at each start. It holds no data.
+pub fn is_cloud_init_volume(volume: &str) -> bool {
+    let file = volume.rsplit(['/', ':']).next().unwrap_or_default();
+    let stem = file.split('.').next().unwrap_or_default();
+    stem.starts_with("vm-") && stem.ends_with("-cloudinit")
+}
+
+impl VmConfig {
+    /// Everywhere that a volume is named.
+    pub fn volume_uses(&self) -> Vec<VolumeUse> {
+        let drive = |slot: &str, volume: &str, serial: Option<&String>| VolumeUse {
+            slot: slot.to_owned(),
+            volume: volume.to_owned(),
+            serial: serial.cloned(),
+            snapshot: None,
+        };
+        let disks = self
+            .disks
+            .iter()
+            .map(|(slot, disk)| drive(slot, &disk.volume, disk.serial.as_ref()));
+        let seed = self.seed.iter().map(|volume| drive("cloud-init", volume, None));
+        disks.chain(seed).chain(self.aside.iter().cloned()).collect()
+    }
+}
+
+/// The volumes of a VM that is to go.
+#[derive(Debug, Default)]
+pub(crate) struct Going {
+    /// Those that mainstay made.
+    pub made: BTreeSet<String>,
+    /// Those that the user named.
+    pub with_disks: BTreeSet<String>,
+    /// Those that neither is known of.
+    pub strange: Vec<VolumeUse>,
+}
+
+/// What PVE would destroy with this VM, or leave without a config that names it, and whose each volume is. A volume of another VMID is
+/// not here: PVE leaves it alone.
+pub(crate) fn going(desired: &Desired, owned: &Owned<'_>) -> Going {
+    let mut going = Going::default();
+    let uses = owned.config.volume_uses();
+    for used in uses.iter().filter(|used| volume_owner(&used.volume) == Some(owned.vm.vmid)) {
+        if is_cloud_init_volume(&used.volume) || is_made(desired, owned, used, &uses) {
+            going.made.insert(used.volume.clone());
+        } else if desired.with_disks.contains(&used.volume) {
+            going.with_disks.insert(used.volume.clone());
+        } else {
+            going.strange.push(used.clone());
+        }
+    }
+    // A snapshot names the disks of its VM again.
+    let Going {
+        made,
+        with_disks,
+        strange,
+    } = &mut going;
+    strange.retain(|used| used.snapshot.is_none() || !made.contains(&used.volume) && !with_disks.contains(&used.volume));
+    going
+}
+
+/// Mainstay made the volume that is used here.
+fn is_made(desired: &Desired, owned: &Owned<'_>, used: &VolumeUse, uses: &[VolumeUse]) -> bool {
+    let Some(list) = owned.mark.as_ref().and_then(|mark| mark.disks.as_ref()) else {
+        return used.snapshot.is_none() && is_slot_of_the_file(desired, owned.vm.vmid, used);
+    };
+    let is_this = |disk: &MadeDisk| disk.volume.as_ref() == Some(&used.volume);
+    let has_serial = |disk: &MadeDisk| disk.serial.is_some() && disk.serial == used.serial;
+    if used.snapshot.is_some() {
+        return list.values().any(is_this);
+    }
+    if used.slot.starts_with("unused") {
+        // PVE gives a free name again: while another volume is in its slot, the one of this name may be a new one.
+        let is_replaced = |slot: &String| uses.iter().any(|other| other.slot == *slot && other.volume != used.volume);
+        return list.iter().any(|(slot, disk)| is_this(disk) && !is_replaced(slot));
+    }
+    let in_its_slot = list.get(&used.slot).is_some_and(|disk| {
+        let is_not_read_back = disk.volume.is_none() && disk.serial.is_none();
+        is_this(disk) || has_serial(disk) || is_not_read_back
+    });
+    // Moved to another slot, which keeps volume and serial.
+    in_its_slot || list.values().any(|disk| is_this(disk) && has_serial(disk))
+}
+
+/// A VM from before disks were listed in the mark: what the file's shape has counts as made by mainstay.
+fn is_slot_of_the_file(desired: &Desired, vmid: u32, used: &VolumeUse) -> bool {
+    let extra = desired.vmids.get(&vmid).map(|claimant| &claimant.disks);
+    let is_extra = |serial: &String| extra.is_some_and(|names| names.contains(serial)) && used.slot.starts_with("scsi");
+    match used.slot.as_str() {
+        SYSTEM_SLOT => used.serial.as_deref().is_none_or(|serial| serial == SYSTEM_SERIAL),
+        EFI_SLOT => true,
+        _ => used.serial.as_ref().is_some_and(is_extra),
+    }
+}
+
+/// Why a VM with these volumes stays, with what keeps each and what destroys it.
+pub(crate) fn hold(vmid: u32, strange: &[VolumeUse]) -> Option<Hold> {
+    let told: Vec<String> = strange.iter().map(|used| tell(vmid, used)).collect();
+    (!told.is_empty()).then(|| told.join("; ").into())
+}
+
+fn tell(vmid: u32, used: &VolumeUse) -> String {
+    let VolumeUse { slot, volume, .. } = used;
+    let keep = match &used.snapshot {
+        Some(name) => format!("only its snapshot {name} has it, and qm delsnapshot {vmid} {name} removes it"),
+        None => format!("to keep it: qm disk move {vmid} {slot} --target-vmid <VMID>"),
+    };
+    format!("{slot} {volume} was not made by mainstay; {keep}; to destroy it with the VM: --with-disk {volume}")
+}
+
+/// The list of disks as it should be in the mark, for what the config has now.
+pub(crate) fn listed(desired: &Desired, owned: &Owned<'_>) -> BTreeMap<String, MadeDisk> {
+    let uses = owned.config.volume_uses();
+    let known = owned.mark.as_ref().and_then(|mark| mark.disks.clone()).unwrap_or_default();
+    let mut list: BTreeMap<String, MadeDisk> = BTreeMap::new();
+    for (slot, disk) in &owned.config.disks {
+        let used = VolumeUse {
+            slot: slot.clone(),
+            volume: disk.volume.clone(),
+            serial: disk.serial.clone(),
+            snapshot: None,
+        };
+        let is_own = volume_owner(&disk.volume) == Some(owned.vm.vmid);
+        if is_own && is_made(desired, owned, &used, &uses) {
+            let serial = disk.serial.clone();
+            let volume = Some(disk.volume.clone());
+            list.insert(slot.clone(), MadeDisk { volume, serial });
+        }
+    }
+    // Asked for and not there yet, or detached.
+    let is_detached = |disk: &MadeDisk| {
+        let kept = |used: &VolumeUse| used.slot.starts_with("unused") && disk.volume.as_ref() == Some(&used.volume);
+        disk.volume.is_none() || uses.iter().any(kept)
+    };
+    for (slot, disk) in known {
+        if !owned.config.disks.contains_key(&slot) && is_detached(&disk) {
+            list.insert(slot, disk);
+        }
+    }
+    list
+}
+
+/// What a mark lists before the disks are asked for: PVE has yet to choose their names.
+pub(crate) fn asked<'d>(disks: impl IntoIterator<Item = &'d NewDisk>) -> impl Iterator<Item = (String, MadeDisk)> {
+    disks.into_iter().map(|disk| {
+        let serial = Some(disk.serial.clone());
+        (disk.slot.clone(), MadeDisk { volume: None, serial })
+    })
+}
+
+impl Mark {
+    /// Writes down the volumes that PVE chose for disks that were asked for, each with its slot and serial.
+    #[must_use]
+    pub fn with_made(mut self, made: impl IntoIterator<Item = (String, MadeDisk)>) -> Self {
+        self.disks.get_or_insert_default().extend(made);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_read_from_the_name_as_pve_does() {
+        for (volume, owner) in [
+            ("local-lvm:vm-2001-disk-0", Some(2001)),
+            ("local:2001/vm-2001-disk-0.qcow2", Some(2001)),
+            ("local:9000/base-9000-disk-0.raw/2001/vm-2001-disk-0.qcow2", Some(2001)),
+            ("zfs:base-9000-disk-0/vm-2001-disk-0", Some(2001)),
+            ("ceph:vm-9999-pvc-0f8fad5b-d9cb-469f-a165-70867728950e", Some(9999)),
+            ("local:iso/talos.iso", None),
+            ("none", None),
+        ] {
+            assert_eq!(volume_owner(volume), owner, "{volume}");
+        }
+    }
+
+    #[test]
+    fn only_the_seed_of_a_vm_is_pves_own() {
+        assert!(is_cloud_init_volume("local-lvm:vm-2001-cloudinit"));
+        assert!(is_cloud_init_volume("local:2001/vm-2001-cloudinit.qcow2"));
+        for other in [
+            "local-lvm:vm-2001-disk-0",
+            "local:iso/cloudinit.iso",
+            "nfs:2001/cloudinit.qcow2",
+        ] {
+            assert!(!is_cloud_init_volume(other), "{other}");
+        }
+    }
+}
