@@ -4,6 +4,7 @@ mod bans;
 mod conformance;
 mod dist;
 mod hardship;
+mod modules;
 mod tidy;
 
 use std::process::ExitCode;

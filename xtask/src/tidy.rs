@@ -58,6 +58,7 @@ pub fn run() -> Result<()> {
     broken.extend(broken_manifests(&crate::root())?);
     broken.extend(unlisted_tests(&crate::root())?);
     broken.extend(broken_texts(&crate::root())?);
+    broken.extend(crate::modules::cycles(&crate::root())?);
     for rule in &broken {
         eprintln!("tidy: {rule}");
     }

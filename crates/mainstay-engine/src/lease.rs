@@ -63,7 +63,7 @@ impl Carrier {
         let ours = vms.filter(|vm| matches!(ownership(vm, cluster_id, None), Ownership::Ours(_)));
         let goes = |vm: &Vm| {
             plan.removals()
-                .any(|step| step.action.vm().is_some_and(|gone| gone.vmid == vm.vmid))
+                .any(|step| step.action.info().vm.is_some_and(|gone| gone.vmid == vm.vmid))
         };
         let there = ours.filter(is_free).min_by_key(|vm| (goes(vm), vm.vmid)).map(|vm| VmRef {
             host: vm.host.clone(),
@@ -100,7 +100,9 @@ fn first_claimed(plan: &Plan) -> Option<VmRef> {
         .steps
         .iter()
         .filter(|step| matches!(step.action, Action::MachineClaim(_)));
-    claims.filter_map(|step| step.action.vm().cloned()).min_by_key(|vm| vm.vmid)
+    claims
+        .filter_map(|step| step.action.info().vm.cloned())
+        .min_by_key(|vm| vm.vmid)
 }
 
 /// Takes the lease, before anything is done. `Some`: somebody else was faster. Nothing to take where no machine is yet.

@@ -52,9 +52,10 @@ impl Limits {
     /// Waits for the slots of an action: VM, storage, host, always in that order, so that no two wait for each other.
     pub async fn slots_for(&self, action: &Action) -> Held {
         let mut wanted = Vec::new();
-        wanted.extend(action.vm().map(|vm| Slot::Vm(vm.vmid)));
-        wanted.extend(action.allocates_on().map(|at| self.storage(at)));
-        wanted.extend(host_of(action).map(Slot::Host));
+        let info = action.info();
+        wanted.extend(info.vm.map(|vm| Slot::Vm(vm.vmid)));
+        wanted.extend(info.allocates_on.map(|at| self.storage(at)));
+        wanted.extend(info.host.map(|host| Slot::Host(host.to_owned())));
         let mut held = Vec::with_capacity(wanted.len());
         for slot in wanted {
             held.push(self.take(slot).await);
@@ -82,14 +83,6 @@ impl Limits {
             slots.entry(slot).or_insert_with(|| Arc::new(Semaphore::new(size))).clone()
         };
         semaphore.acquire_owned().await.expect("slots are never closed")
-    }
-}
-
-/// The host whose workers an action keeps busy.
-fn host_of(action: &Action) -> Option<String> {
-    match action {
-        Action::ImageFetch { at, .. } | Action::VolumeDelete { at, .. } => Some(at.host.clone()),
-        _ => action.vm().map(|vm| vm.host.clone()),
     }
 }
 

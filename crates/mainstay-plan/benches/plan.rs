@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "a benchmark needs less of the world than the tests do")]
 mod world;
 
-use mainstay_plan::{Desired, Mark, Node, Observed, Running, Seen, Talos, Vm, lint, plan};
+use mainstay_plan::{Desired, Mark, Node, Observed, Running, Seen, Talos, Vm, lint, plan, shape_digest};
 use world::{ID, empty, gib, host, settled};
 
 fn main() {
@@ -74,12 +74,12 @@ fn grown(machines: usize) -> (Desired, Observed) {
 
 /// Gives every machine of a file that has no VM a copy of a worker's, with its own marks and identity.
 fn multiply(observed: &mut Observed, desired: &Desired) {
-    let wish = desired.wish().unwrap();
+    let cluster = desired.cluster_goal().unwrap();
     let (Seen::Yes(vms), Seen::Yes(kubernetes)) = (&mut observed.vms, &mut observed.kubernetes) else {
         panic!("not settled")
     };
     let model = vms[&3001].clone();
-    for wanted in &wish.machines {
+    for wanted in &cluster.machines {
         if vms.contains_key(&wanted.machine.vmid) {
             continue;
         }
@@ -94,11 +94,11 @@ fn multiply(observed: &mut Observed, desired: &Desired) {
             let mark = Mark {
                 machine: name.clone(),
                 vmid: vm.vmid,
-                shape: Some(wish.digest(wanted)),
+                shape: Some(shape_digest(cluster, wanted)),
                 ..Mark::parse(&config.description).unwrap()
             };
             config.description = mark.write_into("");
-            (config.name, config.uuid, config.address) = (Some(name.clone()), Some(uuid), Some(wish.interface(wanted)));
+            (config.name, config.uuid, config.address) = (Some(name.clone()), Some(uuid), Some(cluster.interface(wanted)));
             config.nic.as_mut().unwrap().mac = wanted.machine.mac;
         }
         vms.insert(vm.vmid, vm);

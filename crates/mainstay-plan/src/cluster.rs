@@ -1,106 +1,100 @@
-//! The plan for a cluster that is wanted: machines first, then Talos in them, then etcd, then nodes, then what must go.
+//! The plan of a cluster, as a list of passes: machines first, then what runs in them, then etcd, then nodes, then what must go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::builder::PlanBuilder;
+use crate::conflicts;
+use crate::context::{Context, Inputs};
+use crate::counts;
+use crate::desired::{Desired, Goal};
+use crate::etcd::{self, EtcdChain, EtcdPresence};
+use crate::guest;
+use crate::images::ImageTable;
+use crate::join;
+use crate::node;
+use crate::observed::{Observed, Seen};
+use crate::ownership::OwnedVms;
+use crate::placement;
+use crate::plan::{Plan, Unchanged};
+use crate::removal;
+use crate::turns;
+use crate::vm;
 
-use crate::desired::{Wanted, Wish};
-use crate::image::{self, Images};
-use crate::place::{self, Places};
-use crate::plan::{Draft, Unchanged};
-use crate::refuse;
-use crate::remove;
-use crate::shape::Difference;
-use crate::step::{Apply, StepId, Subject};
-use crate::survey::{Owned, Survey};
-
-/// A plan under way.
-pub(crate) struct Course<'s, 'a> {
-    pub survey: &'s Survey<'a>,
-    pub wish: &'a Wish,
-    pub draft: Draft,
-    pub places: Places,
-    pub images: Images,
-    /// The last step on the VM of each machine that runs and stays up: its marks, its disks, what it takes live.
-    pub touched: BTreeMap<&'a str, StepId>,
-    /// Machines that run and must restart or take a new config.
-    pub turns: Vec<Turn<'a>>,
-}
-
-/// A VM after the steps that were planned for it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Brought {
-    /// Nothing is done about it in this plan.
-    Held,
-    /// It runs after this step, or already. `fresh`: its disk is new, so it holds nothing.
-    Runs { after: Option<StepId>, fresh: bool },
-}
-
-/// A running machine whose change concerns the others: they go one after another.
-pub(crate) struct Turn<'a> {
-    pub wanted: &'a Wanted,
-    pub owned: Owned<'a>,
-    pub difference: Option<Difference>,
-    pub config: Option<ConfigChange>,
-    /// Its etcd left the cluster, and joins again only at a restart.
-    pub left: bool,
-    pub after: Option<StepId>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct ConfigChange {
-    pub how: Apply,
-    pub text: String,
-}
-
-pub(crate) fn plan<'a>(survey: &Survey<'a>, wish: &'a Wish, mut draft: Draft) -> Draft {
-    refuse::conflicts(survey, wish, &mut draft);
-    let places = place::places(survey, wish, &mut draft);
-    if !draft.plan.refusals.is_empty() {
-        return draft;
-    }
-    let mut course = Course {
-        survey,
-        wish,
-        draft,
-        places,
-        images: Images::default(),
-        touched: BTreeMap::new(),
-        turns: Vec::new(),
+/// What must be done so that `observed` becomes `desired`. Nothing, when it is so already.
+pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
+    let mut plan = PlanBuilder::new(desired);
+    conflicts::check_preconditions(desired, observed, &mut plan);
+    // Without the list of VMs nothing can be told apart from what belongs to others.
+    let Seen::Yes(vms) = &observed.vms else {
+        return plan.finish(|_| Unchanged::default());
     };
-    let brought: BTreeMap<&str, Brought> = wish
-        .machines
-        .iter()
-        .map(|wanted| (wanted.name(), course.bring(wanted)))
-        .collect();
-    let last = course.talos(&brought);
-    remove::unwanted(&mut course, &last);
-    course.count();
-    course.draft
-}
-
-impl Course<'_, '_> {
-    fn count(&mut self) {
-        let plan = &self.draft.plan;
-        let subjects = plan
-            .steps
-            .iter()
-            .map(|step| &step.subject)
-            .chain(plan.held.iter().map(|held| &held.subject));
-        let busy: BTreeSet<&str> = subjects
-            .filter_map(|subject| {
-                if let Subject::Machine(name) = subject {
-                    Some(name.as_str())
+    if plan.is_refused() {
+        return plan.finish(|_| Unchanged::default());
+    }
+    let owned = OwnedVms::new(desired, vms);
+    let inputs = Inputs {
+        desired,
+        observed,
+        owned: &owned,
+    };
+    match &desired.goal {
+        Goal::Cluster(cluster) => {
+            let ctx = Context { inputs, cluster };
+            let is_complete = plan_cluster(ctx, &mut plan);
+            plan.finish(|plan| {
+                if is_complete {
+                    counts::unchanged(ctx, plan)
                 } else {
-                    None
+                    Unchanged::default()
                 }
             })
-            .collect();
-        let machines = self
-            .wish
-            .machines
-            .iter()
-            .filter(|wanted| !busy.contains(wanted.name()))
-            .count();
-        let images = image::count(self.survey.observed, &self.wish.image.file);
-        self.draft.plan.unchanged = Unchanged { machines, images };
+        }
+        Goal::Nothing { images } => {
+            conflicts::refuse_teardown(inputs, &mut plan);
+            removal::plan_teardown(inputs, images, &mut plan);
+            plan.finish(|_| Unchanged::default())
+        }
     }
+}
+
+/// Every pass adds its steps to `plan` and returns what later passes must know. `false`: refused before any step was planned.
+fn plan_cluster(ctx: Context<'_>, plan: &mut PlanBuilder) -> bool {
+    conflicts::refuse(ctx, plan);
+    let placement = placement::place(ctx, plan);
+    if plan.is_refused() {
+        return false;
+    }
+    let etcd = etcd::inspect(ctx);
+    let mut images = ImageTable::inspect(ctx);
+    let mut vms = vm::plan(ctx, &placement, &mut images, plan);
+    let guests = guest::inspect(ctx, &vms, plan);
+    let configs = guest::compare(ctx, &guests, plan);
+    let (mut configured, chain) = join::configure(ctx, &vms, &guests, &etcd, EtcdChain::observed(ctx), plan);
+    let turns = turns::collect(ctx, &mut vms, configs, &guests);
+    let (bootstrap, turned, chain) = match &etcd.presence {
+        // Nothing depends on these machines yet, so they change before etcd begins.
+        EtcdPresence::NotBootstrapped => {
+            let (turned, chain) = turns::plan(ctx, turns, &etcd, &configured, chain, plan);
+            configured.extend(&turned.ended);
+            let bootstrap = join::bootstrap(ctx, &placement, &vms, &guests, &etcd, &configured, plan);
+            let chain = chain.after(bootstrap);
+            (
+                bootstrap,
+                turned,
+                join::await_members(ctx, &guests, &configured, bootstrap, chain, plan),
+            )
+        }
+        // Members that are missing join before another one goes down.
+        EtcdPresence::Exists => {
+            let chain = join::await_members(ctx, &guests, &configured, None, chain, plan);
+            let (turned, chain) = turns::plan(ctx, turns, &etcd, &configured, chain, plan);
+            (None, turned, chain)
+        }
+        EtcdPresence::Unknown(_) => {
+            let (turned, chain) = turns::plan(ctx, turns, &etcd, &configured, chain, plan);
+            (None, turned, chain)
+        }
+    };
+    node::plan(ctx, &guests, &etcd, &configured, bootstrap, &turned.awaited, plan);
+    // Removals start from the observed members: they must not rely on joins of this plan.
+    removal::plan(ctx, &etcd, chain.tail, vms.freed, plan);
+    true
 }

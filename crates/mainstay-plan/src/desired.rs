@@ -9,9 +9,9 @@ use semver::Version;
 use talos_config::versions::{RELEASES, Unsupported, check_pair};
 use uuid::Uuid;
 
-use crate::mark::{Mark, ShapeDigest, Versions};
+use crate::mark::{Mark, Versions};
 use crate::observed::{Config, Observed, Talos};
-use crate::shape;
+use crate::step::Subject;
 
 /// One goal for one cluster.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Desired {
     /// `protect: true` in the file.
     pub protect: bool,
     /// Which machine the file puts on which VMID. Kept for `down` too: a machine that lost its marks is looked for there.
-    pub vmids: BTreeMap<u32, Claimant>,
+    pub vmids: BTreeMap<u32, ExpectedMachine>,
     /// Volumes that mainstay did not make and that may be destroyed with their VM, each named by the user.
     pub with_disks: BTreeSet<String>,
     pub goal: Goal,
@@ -30,7 +30,7 @@ pub struct Desired {
 
 /// The machine that a VMID is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claimant {
+pub struct ExpectedMachine {
     pub machine: String,
     pub role: Role,
     /// The serials of its disks besides the system disk.
@@ -39,7 +39,7 @@ pub struct Claimant {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Goal {
-    Cluster(Box<Wish>),
+    Cluster(Box<DesiredCluster>),
     /// Everything that is ours is to go, images by file name.
     Nothing {
         images: Vec<String>,
@@ -48,7 +48,7 @@ pub enum Goal {
 
 /// The cluster that is wanted.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wish {
+pub struct DesiredCluster {
     pub versions: Versions,
     pub image: Image,
     pub network: Network,
@@ -59,12 +59,12 @@ pub struct Wish {
     pub agent: bool,
     pub cni: Cni,
     /// Control planes first, then by pool and ordinal.
-    pub machines: Vec<Wanted>,
+    pub machines: Vec<DesiredMachine>,
 }
 
 /// A machine that is wanted, and its config.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
+pub struct DesiredMachine {
     pub machine: Machine,
     pub config: Config,
 }
@@ -96,13 +96,13 @@ impl Desired {
         let mut configs = facts.configs;
         let with_config = |machine: &Machine| {
             let config = configs.remove(machine.name.as_str()).unwrap_or_else(|| Config::new(""));
-            Wanted {
+            DesiredMachine {
                 machine: machine.clone(),
                 config,
             }
         };
         let machines = spec.machines.iter().map(with_config).collect();
-        let wish = Wish {
+        let cluster = DesiredCluster {
             versions: facts.versions,
             image: facts.image,
             network: spec.network.clone(),
@@ -113,7 +113,7 @@ impl Desired {
             machines,
         };
         Self {
-            goal: Goal::Cluster(Box::new(wish)),
+            goal: Goal::Cluster(Box::new(cluster)),
             ..Self::nothing(spec, facts.cluster_id, Vec::new())
         }
     }
@@ -123,7 +123,7 @@ impl Desired {
         let claimant = |machine: &Machine| {
             (
                 machine.vmid,
-                Claimant {
+                ExpectedMachine {
                     machine: machine.name.to_string(),
                     role: machine.role,
                     disks: machine.shape.disks.iter().map(|disk| disk.name.clone()).collect(),
@@ -150,9 +150,9 @@ impl Desired {
         }
     }
 
-    pub fn wish(&self) -> Option<&Wish> {
+    pub fn cluster_goal(&self) -> Option<&DesiredCluster> {
         match &self.goal {
-            Goal::Cluster(wish) => Some(wish),
+            Goal::Cluster(cluster) => Some(cluster),
             Goal::Nothing { .. } => None,
         }
     }
@@ -165,52 +165,34 @@ impl Desired {
     pub(crate) fn uuid(&self, machine: &str) -> Uuid {
         smbios_uuid(self.id(), machine)
     }
-
-    /// The mark that a machine should carry.
-    pub(crate) fn mark(&self, wish: &Wish, wanted: &Wanted, vmid: u32) -> Mark {
-        Mark {
-            cluster: self.cluster.clone(),
-            cluster_id: self.id(),
-            machine: wanted.name().to_owned(),
-            role: wanted.machine.role,
-            vmid,
-            shape: Some(wish.digest(wanted)),
-            versions: Some(wish.versions.clone()),
-            bootstrap: false,
-            going: false,
-            disks: None,
-            lease: None,
-        }
-    }
 }
 
-impl Wish {
-    pub fn wanted(&self, name: &str) -> Option<&Wanted> {
+impl DesiredCluster {
+    pub fn machine(&self, name: &str) -> Option<&DesiredMachine> {
         self.machines.iter().find(|wanted| wanted.name() == name)
     }
 
-    pub fn control_planes(&self) -> impl Iterator<Item = &Wanted> {
+    pub fn control_planes(&self) -> impl Iterator<Item = &DesiredMachine> {
         self.machines.iter().filter(|wanted| wanted.is_control_plane())
     }
 
     /// Address with the length of the network's prefix.
-    pub fn interface(&self, wanted: &Wanted) -> Ipv4Net {
+    pub fn interface(&self, wanted: &DesiredMachine) -> Ipv4Net {
         Ipv4Net::new(wanted.address(), self.network.cidr.prefix_len()).unwrap_or(self.network.cidr)
-    }
-
-    /// What a mark says about the shape once it is applied.
-    pub fn digest(&self, wanted: &Wanted) -> ShapeDigest {
-        shape::digest(self, wanted)
     }
 }
 
-impl Wanted {
+impl DesiredMachine {
     pub fn name(&self) -> &str {
         self.machine.name.as_str()
     }
 
     pub fn address(&self) -> Ipv4Addr {
         self.machine.address
+    }
+
+    pub fn subject(&self) -> Subject {
+        Subject::Machine(self.name().to_owned())
     }
 
     pub fn is_control_plane(&self) -> bool {

@@ -6,13 +6,14 @@ use std::net::Ipv4Addr;
 
 use mainstay_spec::{Mac, Role};
 
+use crate::action::{Action, EtcdEffect};
 use crate::desired::{Desired, Goal};
-use crate::gate;
-use crate::mark::{Mark, Ownership, ownership};
+use crate::mark::Mark;
 use crate::observed::{Member, Observed, Power, Seen, Talos, Vm, VmConfig};
-use crate::plan::Plan;
-use crate::step::{Action, Apply, Step, StepId, Subject};
-use crate::volume::{is_cloud_init_volume, volume_owner};
+use crate::ownership::{Ownership, ownership};
+use crate::plan::{Plan, Step};
+use crate::step::{StepId, Subject};
+use crate::volumes::{is_cloud_init_volume, volume_owner};
 
 /// A rule that a plan breaks. Always a bug of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +53,7 @@ pub fn lint(plan: &Plan, desired: &Desired, observed: &Observed) -> Vec<Broken> 
         lint.deletion(step);
         lint.disks(step);
         lint.channel(step);
+        lint.impact(step);
     }
     lint.bootstrap();
     lint.members();
@@ -135,7 +137,7 @@ impl<'a> Lint<'a> {
 
     /// A VM is touched only if it is ours, or is claimed by an earlier step. Lost marks are put back first.
     fn ownership(&mut self, step: &Step) {
-        let Some(vm) = step.action.vm() else { return };
+        let Some(vm) = step.action.info().vm else { return };
         if let Subject::Machine(name) = &step.subject
             && vm.uuid != self.desired.uuid(name)
         {
@@ -200,7 +202,10 @@ impl<'a> Lint<'a> {
                 }
                 if let Subject::Machine(name) = &step.subject
                     && !(*only_going && self.is_half_destroyed(there))
-                    && self.desired.wish().is_some_and(|wish| wish.wanted(name).is_some())
+                    && self
+                        .desired
+                        .cluster_goal()
+                        .is_some_and(|cluster| cluster.machine(name).is_some())
                 {
                     self.say(step.id, format!("deletes {name}, which is wanted"));
                 }
@@ -242,6 +247,17 @@ impl<'a> Lint<'a> {
         }
     }
 
+    /// What people approve and what needs the lease is decided by the table: a step never does more than its row says.
+    fn impact(&mut self, step: &Step) {
+        let most = step.action.info().max_impact;
+        if step.impact > most {
+            self.say(
+                step.id,
+                format!("has the impact {}, and its kind at most {most}", step.impact),
+            );
+        }
+    }
+
     fn disks(&mut self, step: &Step) {
         let Action::MachineGrow { vm, slot, to } = &step.action else {
             return;
@@ -264,7 +280,7 @@ impl<'a> Lint<'a> {
         let Subject::Machine(name) = &step.subject else {
             return self.say(step.id, "sends a config to nobody");
         };
-        let wanted = self.desired.wish().and_then(|wish| wish.wanted(name));
+        let wanted = self.desired.cluster_goal().and_then(|cluster| cluster.machine(name));
         if wanted.is_none_or(|wanted| wanted.address() != *address) {
             self.say(step.id, format!("sends the config of {name} to {address}"));
         }
@@ -327,15 +343,16 @@ impl<'a> Lint<'a> {
         let mut before: Option<&Step> = None;
         for step in &plan.steps {
             let Subject::Machine(name) = &step.subject else { continue };
-            if let Action::EtcdJoin { .. } = &step.action {
-                gate::join(&mut members, name);
+            let effect = step.action.info().etcd;
+            if effect == EtcdEffect::Joins {
+                join(&mut members, name);
             }
             if !self.takes_down(step, name, &members) {
                 continue;
             }
-            let gated = match &step.action {
-                Action::EtcdLeave { .. } => gate::may_leave(&members, name),
-                _ => gate::may_restart(&members, name),
+            let gated = match effect {
+                EtcdEffect::Leaves(_) => may_leave(&members, name),
+                EtcdEffect::None | EtcdEffect::Joins | EtcdEffect::Interrupts => may_restart(&members, name),
             };
             if let Err(reason) = gated {
                 self.say(step.id, format!("takes {name} down: {reason}"));
@@ -345,7 +362,7 @@ impl<'a> Lint<'a> {
             {
                 self.say(step.id, format!("takes {name} down while {} may be down", before.subject));
             }
-            if let Action::EtcdLeave { member, .. } = &step.action {
+            if let EtcdEffect::Leaves(member) = effect {
                 members.retain(|other| other.id != member.id);
             }
             before = Some(step);
@@ -354,18 +371,12 @@ impl<'a> Lint<'a> {
 
     /// The step makes a member of etcd stop, leave or restart.
     fn takes_down(&self, step: &Step, name: &str, members: &[Member]) -> bool {
-        let disturbs = matches!(
-            step.action,
-            Action::MachineReboot { .. }
-                | Action::MachineStop { .. }
-                | Action::EtcdLeave { .. }
-                | Action::TalosReconfigure { how: Apply::Reboot, .. }
-        );
+        let disturbs = matches!(step.action.info().etcd, EtcdEffect::Interrupts | EtcdEffect::Leaves(_));
         let votes = |member: &Member| member.name == name && member.votes();
         let was_control_plane = || {
             self.desired
-                .wish()
-                .and_then(|wish| wish.wanted(name))
+                .cluster_goal()
+                .and_then(|cluster| cluster.machine(name))
                 .is_none_or(|wanted| wanted.machine.role == Role::ControlPlane)
         };
         disturbs && was_control_plane() && members.iter().any(votes)
@@ -386,4 +397,49 @@ impl<'a> Lint<'a> {
         }
         false
     }
+}
+
+/// The members after `name` joined. This arithmetic is the linter's own: a second opinion that asked the planner would share its errors.
+fn join(members: &mut Vec<Member>, name: &str) {
+    if members.iter().any(|member| member.name == name && member.votes()) {
+        return;
+    }
+    members.retain(|member| member.name != name);
+    members.push(Member {
+        id: 0,
+        name: name.to_owned(),
+        learner: false,
+        healthy: true,
+    });
+}
+
+/// How many voters there are, and how many of them are healthy.
+fn count<'m>(members: impl Iterator<Item = &'m Member>) -> (usize, usize) {
+    members
+        .filter(|member| !member.learner)
+        .fold((0, 0), |(all, healthy), member| {
+            (all + 1, healthy + usize::from(member.healthy))
+        })
+}
+
+/// While one voter is down, the others must be more than half of all. A single voter depends on no other.
+fn may_restart(members: &[Member], name: &str) -> Result<(), String> {
+    let (all, _) = count(members.iter());
+    let (others, healthy) = count(members.iter().filter(|member| member.name != name));
+    if others == 0 || others == all || healthy * 2 > all {
+        return Ok(());
+    }
+    Err(format!("etcd would have {healthy} of {all} healthy members"))
+}
+
+/// A change of members needs a majority before it, and the rest is a cluster with a majority after it.
+fn may_leave(members: &[Member], name: &str) -> Result<(), String> {
+    let (all, healthy) = count(members.iter());
+    let (others, healthy_others) = count(members.iter().filter(|member| member.name != name));
+    if healthy * 2 > all && others > 0 && healthy_others * 2 > others {
+        return Ok(());
+    }
+    Err(format!(
+        "{healthy} of {all} voters are healthy before, {healthy_others} of {others} after"
+    ))
 }

@@ -2,7 +2,7 @@
 //!
 //! The description is the user's too: everything outside the fenced block is theirs and is kept byte for byte.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -10,8 +10,6 @@ use jiff::Timestamp;
 use mainstay_spec::{Role, smbios_uuid};
 use semver::Version;
 use uuid::Uuid;
-
-use crate::observed::{Seen, Vm, VmConfig};
 
 /// The PVE tag on every machine of every cluster. It makes our machines easy to find, and is one of the three proofs.
 pub const TAG: &str = "mainstay";
@@ -64,6 +62,15 @@ pub struct Versions {
 /// Digest of the shape last applied: equal to the digest of the file means that a difference on the VM was made by somebody else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShapeDigest(pub(crate) String);
+
+impl FromStr for ShapeDigest {
+    type Err = std::convert::Infallible;
+
+    /// Any text: a later mainstay may write a format that this one does not know, and it is kept as it is.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
 
 impl fmt::Display for ShapeDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -301,90 +308,6 @@ fn parse_role(text: &str) -> Option<Role> {
     [Role::ControlPlane, Role::Worker]
         .into_iter()
         .find(|role| role.as_str() == text)
-}
-
-/// Whose a VM is. Only `Ours` may be destroyed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ownership {
-    /// All three proofs agree: tag, block and UUID.
-    Ours(Box<Mark>),
-    /// Not ours, or a copy of one of ours, and why we think so.
-    Stranger(String),
-    /// Ours by its UUID, but somebody took marks away. They are put back before anything else.
-    Damaged { machine: String, missing: BTreeSet<Proof> },
-    /// Could not be told.
-    Unknown(String),
-}
-
-/// One of the marks that can be lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Proof {
-    Tag,
-    Block,
-}
-
-impl fmt::Display for Proof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tag => "tag",
-            Self::Block => "description block",
-        })
-    }
-}
-
-/// Whose `vm` is, seen from the cluster `cluster_id`. `expected` is the machine that should sit on this VMID, if any.
-pub fn ownership(vm: &Vm, cluster_id: Uuid, expected: Option<&str>) -> Ownership {
-    match &vm.config {
-        Seen::Unknown(why) => Ownership::Unknown(why.clone()),
-        Seen::No => Ownership::Stranger("it carries no mark".to_owned()),
-        // While PVE creates a VM its config holds nothing but the lock: nobody can tell whose it will be.
-        Seen::Yes(config) if config.lock.as_deref() == Some("create") && config.description.is_empty() => {
-            Ownership::Unknown("it is being created (lock `create`), so it carries no mark yet".to_owned())
-        }
-        Seen::Yes(config) => judge(vm, config, cluster_id, expected),
-    }
-}
-
-fn judge(vm: &Vm, config: &VmConfig, cluster_id: Uuid, expected: Option<&str>) -> Ownership {
-    let tagged = vm.tags.contains(TAG);
-    match Mark::parse(&config.description) {
-        Some(mark) if mark.cluster_id != cluster_id => Ownership::Stranger(format!(
-            "it belongs to another cluster {} (id {})",
-            mark.cluster, mark.cluster_id
-        )),
-        Some(mark) if config.uuid != Some(mark.uuid()) => Ownership::Stranger(format!(
-            "it is a copy of {}: its SMBIOS UUID is not that machine's",
-            mark.machine
-        )),
-        Some(mark) if mark.vmid != vm.vmid => Ownership::Stranger(format!(
-            "it is a copy of {}, which was claimed as VM {}",
-            mark.machine, mark.vmid
-        )),
-        Some(mark) if tagged => Ownership::Ours(Box::new(mark)),
-        Some(mark) => Ownership::Damaged {
-            machine: mark.machine,
-            missing: BTreeSet::from([Proof::Tag]),
-        },
-        None => by_uuid_alone(config, cluster_id, expected, tagged),
-    }
-}
-
-/// A description may be edited away. The UUID comes from the random cluster id, so nobody else has it by chance; a copy would
-/// sit on another VMID than the one that is expected to hold this machine.
-fn by_uuid_alone(config: &VmConfig, cluster_id: Uuid, expected: Option<&str>, tagged: bool) -> Ownership {
-    match expected.filter(|name| config.uuid == Some(smbios_uuid(cluster_id, name))) {
-        Some(name) => {
-            let missing = [Some(Proof::Block), (!tagged).then_some(Proof::Tag)]
-                .into_iter()
-                .flatten()
-                .collect();
-            Ownership::Damaged {
-                machine: name.to_owned(),
-                missing,
-            }
-        }
-        None => Ownership::Stranger("it does not carry our mark".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -1,40 +1,13 @@
 //! The plan: what will be done, what is held back and why, and what was found changed.
 
-use std::fmt;
 use std::time::Duration;
 
 use mainstay_spec::Span;
 use uuid::Uuid;
 
-use crate::cluster;
-use crate::desired::{Desired, Goal};
+use crate::action::Action;
 use crate::mark::Versions;
-use crate::observed::{Observed, Seen};
-use crate::refuse;
-use crate::remove;
-use crate::step::{Action, Impact, Step, StepId, Subject};
-use crate::survey::Survey;
-
-/// What must be done so that `observed` becomes `desired`. Nothing, when it is so already.
-pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
-    let mut draft = Draft::new(desired);
-    refuse::blindly(desired, observed, &mut draft);
-    let Seen::Yes(vms) = &observed.vms else {
-        return draft.finish();
-    };
-    if !draft.plan.refusals.is_empty() {
-        return draft.finish();
-    }
-    let survey = Survey::new(desired, observed, vms);
-    refuse::down(&survey, &mut draft);
-    match &desired.goal {
-        Goal::Cluster(wish) => cluster::plan(&survey, wish, draft).finish(),
-        Goal::Nothing { images } => {
-            remove::everything(&survey, images, &mut draft);
-            draft.finish()
-        }
-    }
-}
+use crate::step::{Impact, StepId, Subject};
 
 /// What to do about one cluster.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -71,13 +44,13 @@ impl Plan {
 
     /// Steps that destroy data: what an approval must cover.
     pub fn removals(&self) -> impl Iterator<Item = &Step> {
-        self.steps.iter().filter(|step| step.action.removes())
+        self.steps.iter().filter(|step| step.action.info().removes_data)
     }
 
     /// The steps that take something down or away.
     pub fn disruptive(&self) -> impl Iterator<Item = &Step> {
-        let is = |step: &&Step| step.action.removes() || step.action.stops() || step.impact >= Impact::Reboot;
-        self.steps.iter().filter(is)
+        let is_disruptive = |step: &&Step| step.action.info().needs_lease || step.impact >= Impact::Reboot;
+        self.steps.iter().filter(is_disruptive)
     }
 
     pub fn is_disruptive(&self) -> bool {
@@ -98,6 +71,22 @@ impl Plan {
         }
         ends.into_iter().max().unwrap_or_default()
     }
+}
+
+/// One unit of work. Everything it needs to know is in it: execution chooses nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    pub id: StepId,
+    pub subject: Subject,
+    pub action: Action,
+    pub why: String,
+    pub impact: Impact,
+    /// Steps that must have ended well before this one begins. Nothing else orders steps.
+    pub needs: Vec<StepId>,
+    /// How long it takes when nothing is wrong.
+    pub expected: Duration,
+    /// The lines of cluster.yaml that ask for it.
+    pub at: Option<Span>,
 }
 
 /// Wanted, but not safe or not possible now.
@@ -134,14 +123,14 @@ impl Held {
 
 /// Why something is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hold {
-    reason: String,
-    lasts: Lasts,
+pub(crate) struct HoldReason {
+    pub reason: String,
+    pub lasts: Lasts,
 }
 
-impl Hold {
+impl HoldReason {
     /// Something that is under way, or was not seen this time.
-    pub fn for_now(reason: impl Into<String>) -> Self {
+    pub fn transient(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
             lasts: Lasts::AMoment,
@@ -149,7 +138,7 @@ impl Hold {
     }
 
     /// Something that mainstay leaves as it is, and says so.
-    pub fn for_good(reason: impl Into<String>) -> Self {
+    pub fn accepted(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
             lasts: Lasts::ForGood,
@@ -157,7 +146,7 @@ impl Hold {
     }
 }
 
-impl From<String> for Hold {
+impl From<String> for HoldReason {
     fn from(reason: String) -> Self {
         Self {
             reason,
@@ -211,115 +200,4 @@ impl RefusalKind {
 pub struct Unchanged {
     pub machines: usize,
     pub images: usize,
-}
-
-/// Collects a plan. Steps get their ids in the order they are added, and may only need what was added before, so a plan has no cycles.
-#[derive(Debug, Default)]
-pub(crate) struct Draft {
-    pub plan: Plan,
-}
-
-impl Draft {
-    fn new(desired: &Desired) -> Self {
-        let versions = desired.wish().map(|wish| wish.versions.clone());
-        Self {
-            plan: Plan {
-                cluster: desired.cluster.clone(),
-                cluster_id: desired.cluster_id,
-                versions,
-                ..Plan::default()
-            },
-        }
-    }
-
-    pub fn step(&mut self, subject: Subject, action: Action) -> Adding<'_> {
-        Adding {
-            draft: self,
-            subject,
-            action,
-            why: String::new(),
-            impact: Impact::None,
-            needs: Vec::new(),
-            at: None,
-        }
-    }
-
-    pub fn hold(&mut self, subject: Subject, what: &'static str, hold: impl Into<Hold>) {
-        let Hold { reason, lasts } = hold.into();
-        let held = Held {
-            subject,
-            what,
-            reason,
-            lasts,
-        };
-        if !self.plan.held.contains(&held) {
-            self.plan.held.push(held);
-        }
-    }
-
-    pub fn refuse(&mut self, refusal: Refusal) {
-        self.plan.refusals.push(refusal);
-    }
-
-    /// The plan. A refusal empties it: half of what was asked for is not what was asked for.
-    pub fn finish(mut self) -> Plan {
-        if !self.plan.refusals.is_empty() {
-            self.plan.steps.clear();
-            self.plan.held.clear();
-        }
-        self.plan
-    }
-}
-
-/// A step that is being added.
-#[must_use]
-pub(crate) struct Adding<'a> {
-    draft: &'a mut Draft,
-    subject: Subject,
-    action: Action,
-    why: String,
-    impact: Impact,
-    needs: Vec<StepId>,
-    at: Option<Span>,
-}
-
-impl Adding<'_> {
-    pub fn because(mut self, why: impl fmt::Display) -> Self {
-        self.why = why.to_string();
-        self
-    }
-
-    pub fn impact(mut self, impact: Impact) -> Self {
-        self.impact = impact;
-        self
-    }
-
-    pub fn needs(mut self, needs: impl IntoIterator<Item = StepId>) -> Self {
-        self.needs.extend(needs);
-        self
-    }
-
-    pub fn at(mut self, at: Option<Span>) -> Self {
-        self.at = at;
-        self
-    }
-
-    pub fn add(mut self) -> StepId {
-        self.needs.sort_unstable();
-        self.needs.dedup();
-        let steps = &mut self.draft.plan.steps;
-        let id = StepId(u32::try_from(steps.len()).unwrap_or(u32::MAX).saturating_add(1));
-        let expected = self.action.expected();
-        steps.push(Step {
-            id,
-            subject: self.subject,
-            action: self.action,
-            why: self.why,
-            impact: self.impact,
-            needs: self.needs,
-            expected,
-            at: self.at,
-        });
-        id
-    }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::action::{Action, SubjectFate};
+use crate::counts::count;
 use crate::desired::Image;
-use crate::plan::{Held, Plan, Refusal};
-use crate::step::{Action, Apply, Claim, Impact, LeaveBy, Setting, Step, Subject, VmRef};
+use crate::plan::{Held, Plan, Refusal, Step};
+use crate::step::{Claim, Impact, Subject, VmRef};
 
 /// Everything that happens to one subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,7 +150,7 @@ impl Plan {
         };
         let drifted = self.drift.iter().any(|drift| drift.subject == *subject);
         let (sign, what, why) = judge(steps, drifted);
-        let vm = steps.iter().find_map(|step| step.action.vm().cloned());
+        let vm = steps.iter().find_map(|step| step.action.info().vm.cloned());
         Some(PlanRow {
             sign,
             noun,
@@ -163,12 +165,12 @@ impl Plan {
 
 fn judge(steps: &[&Step], drifted: bool) -> (RowSign, String, String) {
     for step in steps {
-        match &step.action {
-            Action::MachineClaim(claim) => return (RowSign::Create, shape(claim, steps), step.why.clone()),
-            Action::MachineDelete { .. } | Action::VolumeDelete { .. } | Action::ImageDelete { .. } => {
-                return (RowSign::Remove, removal(steps), step.why.clone());
+        match (step.action.info().fate, &step.action) {
+            (SubjectFate::Created, Action::MachineClaim(claim)) => {
+                return (RowSign::Create, shape(claim, steps), step.why.clone());
             }
-            _ => {}
+            (SubjectFate::Removed, _) => return (RowSign::Remove, removal(steps), step.why.clone()),
+            (SubjectFate::Created | SubjectFate::Kept, _) => {}
         }
     }
     (RowSign::Change, changes(steps), reason(steps, drifted).to_owned())
@@ -220,7 +222,7 @@ fn held(held: &Held) -> PlanRow {
 
 /// What happens to a machine that is there already, in the order it happens. Waiting is told only where nothing else happens.
 fn changes(steps: &[&Step]) -> String {
-    let waits = |step: &Step| matches!(step.action, Action::EtcdJoin { .. } | Action::NodeAwait { .. });
+    let waits = |step: &Step| step.action.info().waits;
     let all_wait = steps.iter().all(|step| waits(step));
     let mut words: Vec<String> = Vec::new();
     for word in steps
@@ -235,28 +237,14 @@ fn changes(steps: &[&Step]) -> String {
     words.join(", ")
 }
 
+/// A change says itself what it is.
 fn verb(step: &Step) -> Option<String> {
-    let word = match &step.action {
-        Action::MachineChange { .. } => return Some(step.why.clone()),
-        Action::MachineGrow { .. } if is_growth(step) => return Some(step.why.clone()),
-        Action::MachineGrow { .. } => "grow",
-        Action::MachineReboot { .. } => "reboot",
-        Action::MachineFill(_) => "fill",
-        Action::MachineStart { .. } => "start",
-        Action::MachineStop { .. } => "stop",
-        Action::MachineMark(_) => "mark",
-        Action::TalosConfigure { .. } => "configure",
-        Action::TalosAwait { .. } => "await Talos",
-        Action::TalosReconfigure { how: Apply::Live, .. } => "new config, live",
-        Action::TalosReconfigure { how: Apply::Staged, .. } => "new config",
-        Action::TalosReconfigure { how: Apply::Reboot, .. } => "new config, reboot",
-        Action::EtcdJoin { .. } => "join etcd",
-        Action::EtcdLeave { .. } => "leave etcd",
-        Action::NodeAwait { .. } => "await node",
-        Action::NodeDelete => "delete node",
-        _ => return None,
-    };
-    Some(word.to_owned())
+    if matches!(step.action, Action::MachineChange { .. }) || is_growth(step) {
+        return Some(step.why.clone());
+    }
+    Some(step.action.info().verb)
+        .filter(|verb| !verb.is_empty())
+        .map(str::to_owned)
 }
 
 fn removal(steps: &[&Step]) -> String {
@@ -310,48 +298,6 @@ fn trace(step: &Step) -> String {
     )
 }
 
-impl Action {
-    /// What the trace says about an action beyond its name and subject.
-    pub fn detail(&self) -> Option<String> {
-        Some(match self {
-            Action::MachineClaim(claim) => claim.vm.to_string(),
-            Action::MachineFill(fill) => format!("from {}:{}", fill.image.storage, fill.image.file),
-            Action::MachineGrow { slot, to, .. } => format!("{slot} to {} GiB", to.0),
-            Action::MachineChange { settings, .. } => settings.iter().map(setting_key).collect::<Vec<_>>().join("+"),
-            Action::MachineMark(remark) if remark.mark.bootstrap => "bootstrap here".to_owned(),
-            Action::EtcdLeave {
-                by: LeaveBy::Survivor(peer),
-                ..
-            } => format!("by {}", peer.machine),
-            Action::TalosBootstrap { prove, .. } if !prove.is_empty() => {
-                let names: Vec<&str> = prove.iter().map(|peer| peer.machine.as_str()).collect();
-                format!("after reading {}", names.join(", "))
-            }
-            _ => return None,
-        })
-    }
-}
-
-/// The name of the setting in PVE's API.
-fn setting_key(setting: &Setting) -> &'static str {
-    match setting {
-        Setting::Name(_) => "name",
-        Setting::Cores(_) => "cores",
-        Setting::CpuType(_) => "cpu",
-        Setting::Memory(_) => "memory",
-        Setting::ScsiController(_) => "scsihw",
-        Setting::Agent(_) => "agent",
-        Setting::Onboot(_) => "onboot",
-        Setting::StartupOrder(_) => "startup",
-        Setting::Boot(_) => "boot",
-        Setting::Nic(_) => "net0",
-        Setting::Seed(_) => "ipconfig0",
-        Setting::Tags(_) => "tags",
-        Setting::Attach(_) => "disk",
-        Setting::DiskOptions { .. } => "options",
-    }
-}
-
 fn short(row: &PlanRow) -> String {
     let vm = row
         .vm
@@ -378,13 +324,4 @@ fn refusal(refusal: &Refusal) -> Vec<String> {
     ];
     lines.extend(refusal.help.iter().map(|help| format!("  help: {help}")));
     lines
-}
-
-/// `1 machine`, `2 machines`.
-pub(crate) fn count(number: usize, noun: &str) -> String {
-    if number == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{number} {noun}s")
-    }
 }

@@ -21,7 +21,7 @@ fn whoever_takes_a_vmid_of_ours_between_two_steps_is_left_alone() {
             let theirs = theirs.map(|(key, value)| (key.to_owned(), value.to_owned()));
             let swap = async {
                 stage
-                    .ended(|step| step.action.name() == action && step.action.vm().is_some_and(|vm| vm.vmid == VMID))
+                    .ended(|step| step.action.name() == action && step.action.info().vm.is_some_and(|vm| vm.vmid == VMID))
                     .await;
                 let host = stage.world.datacenter().inspect().vms[&VMID].host.clone();
                 lab.destroy_vm(VMID);

@@ -154,7 +154,7 @@ fn a_disk_that_appears_after_the_plan_stops_the_deletion() {
         let added = "local-lvm:vm-3001-disk-5";
         let add = async {
             stage
-                .ended(|step| step.action.name() == "machine.stop" && step.action.vm().is_some_and(|vm| vm.vmid == 3001))
+                .ended(|step| step.action.name() == "machine.stop" && step.action.info().vm.is_some_and(|vm| vm.vmid == 3001))
                 .await;
             attach(stage, 3001, "scsi3", added);
         };

@@ -2,10 +2,11 @@
 //!
 //! The files in `tests/golden` are never written anew: a new format gets a new file, and the old one is still read.
 
-use mainstay_plan::Mark;
+use expect_test::expect_file;
+use mainstay_plan::{Desired, DesiredMachine, Mark, ShapeDigest, matches_shape, shape_digest};
 use mainstay_spec::Role;
 
-use crate::world::{ID, THREE_AND_TWO, empty};
+use crate::world::{ID, THREE_AND_TWO, empty, settled};
 
 /// Every key that decides something about a VM, away from its default.
 const UNUSUAL: &str = "
@@ -48,13 +49,74 @@ fn a_mark_of_format_1_is_read_and_written_as_it_was() {
     assert_eq!(mark.write_into(text), text);
 }
 
+/// What a golden file says about each machine of both clusters.
+fn digests(golden: &str) -> Vec<(Desired, String, ShapeDigest)> {
+    let machines = [THREE_AND_TWO, UNUSUAL].into_iter().flat_map(|yaml| {
+        let desired = empty(yaml).desired();
+        let names: Vec<String> = desired
+            .cluster_goal()
+            .expect("a cluster")
+            .machines
+            .iter()
+            .map(|machine| machine.name().to_owned())
+            .collect();
+        names.into_iter().map(move |name| (desired.clone(), name))
+    });
+    let lines = golden.lines().map(|line| line.split_once(' ').expect("name and digest"));
+    machines
+        .zip(lines)
+        .map(|((desired, name), (written, digest))| {
+            assert_eq!(name, written);
+            (desired, name, digest.parse().expect("reads"))
+        })
+        .collect()
+}
+
+fn is_digest_of(desired: &Desired, name: &str, digest: &ShapeDigest) -> bool {
+    let cluster = desired.cluster_goal().expect("a cluster");
+    matches_shape(digest, cluster, cluster.machine(name).expect("is there"))
+}
+
 #[test]
-fn a_shape_digest_of_format_1_stays_as_it_was() {
+fn shape_digests_of_every_format_are_understood() {
+    for golden in [include_str!("../golden/digest-1.txt"), include_str!("../golden/digest-2.txt")] {
+        let digests = digests(golden);
+        assert_eq!(digests.len(), 6);
+        for (desired, name, digest) in &digests {
+            assert!(is_digest_of(desired, name, digest), "{name} {digest}");
+        }
+        let (desired, name, _) = &digests[0];
+        assert!(!is_digest_of(desired, name, &digests[1].2), "that of another machine");
+    }
+}
+
+/// A new binary must write what the present one writes, or every machine of every cluster gets a new mark.
+#[test]
+fn a_shape_digest_is_written_in_format_2() {
     let lines = [THREE_AND_TWO, UNUSUAL].into_iter().flat_map(|yaml| {
         let desired = empty(yaml).desired();
-        let wish = desired.wish().expect("a cluster").clone();
-        let line = |wanted: &mainstay_plan::Wanted| format!("{} {}\n", wanted.name(), wish.digest(wanted));
-        wish.machines.iter().map(line).collect::<Vec<_>>()
+        let cluster = desired.cluster_goal().expect("a cluster").clone();
+        let line = |machine: &DesiredMachine| format!("{} {}\n", machine.name(), shape_digest(&cluster, machine));
+        cluster.machines.iter().map(line).collect::<Vec<_>>()
     });
-    assert_eq!(lines.collect::<String>(), include_str!("../golden/digest-1.txt"));
+    expect_file!["../golden/digest-2.txt"].assert_eq(&lines.collect::<String>());
+}
+
+/// The binary was updated; nobody changed the file or a machine.
+#[test]
+fn a_cluster_that_an_earlier_version_settled_stays_settled() {
+    let mut world = settled(THREE_AND_TWO);
+    for (_, name, digest) in &digests(include_str!("../golden/digest-1.txt"))[..5] {
+        let config = world.config(name);
+        let mark = Mark::parse(&config.description).expect("a mark");
+        let shape = Some(digest.clone());
+        config.description = Mark { shape, ..mark }.write_into(&config.description);
+    }
+    assert_eq!(world.plan().render(), "nothing to do");
+    world.config("prod-w-1").cores = 2;
+    let plan = world.plan();
+    assert_eq!(
+        plan.drift[0].what, "cpu is 2, was set to 4",
+        "a digest of format 1 still tells who changed it"
+    );
 }

@@ -206,7 +206,7 @@ impl World {
     }
 
     pub fn file(&self) -> String {
-        self.desired().wish().unwrap().image.file.clone()
+        self.desired().cluster_goal().unwrap().image.file.clone()
     }
 
     /// The plan for this world. Every plan in every test is linted.

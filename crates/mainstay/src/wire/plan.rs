@@ -173,7 +173,7 @@ impl PlanStep {
             on: step.subject.to_string(),
             subject: PlanSubject::new(&step.subject),
             action: step.action.name().to_owned(),
-            doing: doing(step.action.name()).to_owned(),
+            doing: step.action.info().progress.to_owned(),
             detail: step.action.detail(),
             why: step.why.clone(),
             impact: step.impact.to_string(),
@@ -216,32 +216,5 @@ impl PlanSubject {
             other => Some(other.to_string()),
         };
         Self { kind, name }
-    }
-}
-
-/// What a step does, in words for a progress line.
-fn doing(action: &str) -> &str {
-    match action {
-        "schematic.register" => "registering with the Image Factory",
-        "image.fetch" => "downloading",
-        "image.discard" => "removing a partial download",
-        "image.delete" | "volume.delete" | "machine.delete" => "deleting",
-        "machine.claim" => "creating the VM",
-        "machine.mark" => "updating the VM's mark",
-        "machine.fill" => "importing the disk",
-        "machine.grow" => "growing the disk",
-        "machine.start" => "starting",
-        "machine.change" => "changing settings",
-        "machine.reboot" => "restarting",
-        "machine.stop" => "stopping",
-        "talos.configure" => "configuring",
-        "talos.await" => "waiting for the guest",
-        "talos.reconfigure" => "applying the config",
-        "talos.bootstrap" => "bootstrapping etcd",
-        "etcd.join" => "joining etcd",
-        "etcd.leave" => "leaving etcd",
-        "node.await" => "waiting for the node",
-        "node.delete" => "deleting the Node",
-        other => other,
     }
 }

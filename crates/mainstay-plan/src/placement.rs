@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 
 use mainstay_spec::{Hosts, Role};
 
-use crate::desired::{Wanted, Wish};
+use crate::builder::PlanBuilder;
+use crate::context::Context;
+use crate::desired::{DesiredCluster, DesiredMachine};
 use crate::observed::{Host, Observed, Storage, StorageAt};
-use crate::plan::{Draft, Hold, Refusal, RefusalKind};
-use crate::shape::{Difference, Grow};
-use crate::step::Subject;
-use crate::survey::{Machine, Owned, Survey};
+use crate::ownership::{OwnedVm, VmLookup};
+use crate::plan::{HoldReason, Refusal, RefusalKind};
+use crate::vm_diff::{DiskGrowth, VmDiff};
 
 /// What a new system disk takes at once on a thin storage: the image and the first days of a node.
 const THIN_START: u64 = 8 << 30;
 
-/// Storages on one host.
+/// StorageChoice on one host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Storages {
+pub(crate) struct StorageChoice {
     pub images: String,
     pub disks: String,
     pub seeds: String,
@@ -25,25 +26,25 @@ pub(crate) struct Storages {
 
 /// Where everything goes.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct Placement {
     /// The host of each machine that is not there yet.
     pub hosts: BTreeMap<String, String>,
-    pub storages: BTreeMap<String, Result<Storages, Lack>>,
+    pub storages: BTreeMap<String, Result<StorageChoice, MissingResource>>,
 }
 
 /// Hosts, and what each lacks.
-type Lacks = Vec<(String, Lack)>;
+type MissingByHost = Vec<(String, MissingResource)>;
 
 /// What a host lacks, and the line that mends it, if one does.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lack {
+pub(crate) struct MissingResource {
     pub what: String,
     pub help: Option<String>,
     /// May be different in a minute: the host is away, or could not be looked at.
     pub passing: bool,
 }
 
-impl Lack {
+impl MissingResource {
     fn new(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -59,60 +60,60 @@ impl Lack {
         }
     }
 
-    fn mended_by(what: impl Into<String>, help: Option<String>) -> Self {
+    fn fixable_by(what: impl Into<String>, help: Option<String>) -> Self {
         Self { help, ..Self::new(what) }
     }
 }
 
 /// Decides for every machine that has no VM, and refuses what does not fit.
-pub(crate) fn places(survey: &Survey<'_>, wish: &Wish, draft: &mut Draft) -> Places {
-    let storages = survey
+pub(crate) fn place(ctx: Context<'_>, plan: &mut PlanBuilder) -> Placement {
+    let storages = ctx
         .observed
         .hosts
         .iter()
-        .map(|(name, host)| (name.clone(), storages_of(wish, host)))
+        .map(|(name, host)| (name.clone(), storages_of(ctx.cluster, host)))
         .collect();
-    let mut places = Places {
+    let mut placement = Placement {
         hosts: BTreeMap::new(),
         storages,
     };
-    let mut room = Room::new(survey);
-    let mut homeless: Vec<(&Wanted, Lacks)> = Vec::new();
-    for wanted in &wish.machines {
-        let Machine::Absent = survey.machine(wanted.name(), wanted.machine.vmid) else {
+    let mut capacity = Capacity::new(ctx);
+    let mut unplaced: Vec<(&DesiredMachine, MissingByHost)> = Vec::new();
+    for machine in &ctx.cluster.machines {
+        let VmLookup::Absent = ctx.lookup(machine) else {
             continue;
         };
-        match room.best(wanted, wish, &places.storages) {
+        match capacity.best(machine, ctx.cluster, &placement.storages) {
             Ok(host) => {
-                room.take(&host, wanted, places.storages[&host].as_ref().ok());
-                places.hosts.insert(wanted.name().to_owned(), host);
+                capacity.take(&host, machine, placement.storages[&host].as_ref().ok());
+                placement.hosts.insert(machine.name().to_owned(), host);
             }
-            Err(lacks) => homeless.push((wanted, considered(wanted, lacks))),
+            Err(missing_by_host) => unplaced.push((machine, considered(machine, missing_by_host))),
         }
     }
-    refuse(homeless, draft);
-    draft.plan.notes.extend(room.promises());
-    places
+    refuse(unplaced, plan);
+    capacity.overcommit_notes().into_iter().for_each(|note| plan.note(note));
+    placement
 }
 
-/// Storages of a host for what the file leaves open: images where `import` is allowed, disks on the largest that allows `images`.
-fn storages_of(wish: &Wish, host: &Host) -> Result<Storages, Lack> {
+/// StorageChoice of a host for what the file leaves open: images where `import` is allowed, disks on the largest that allows `images`.
+fn storages_of(cluster: &DesiredCluster, host: &Host) -> Result<StorageChoice, MissingResource> {
     let storages = host.storages.yes().ok_or_else(|| {
         host.storages.unknown().map_or_else(
-            || Lack::new("it has no storage"),
-            |why| Lack::passing(format!("its storages are unknown: {why}")),
+            || MissingResource::new("it has no storage"),
+            |why| MissingResource::passing(format!("its storages are unknown: {why}")),
         )
     })?;
-    let images = pick(storages, wish.storage.images.as_ref().map(AsRef::as_ref), "import")?;
-    let disks = pick(storages, wish.storage.disks.as_ref().map(AsRef::as_ref), "images")?;
-    let seeds = match &wish.storage.seeds {
+    let images = pick(storages, cluster.storage.images.as_ref().map(AsRef::as_ref), "import")?;
+    let disks = pick(storages, cluster.storage.disks.as_ref().map(AsRef::as_ref), "images")?;
+    let seeds = match &cluster.storage.seeds {
         Some(seeds) => pick(storages, Some(seeds.as_str()), "images")?,
         None => disks.clone(),
     };
-    Ok(Storages { images, disks, seeds })
+    Ok(StorageChoice { images, disks, seeds })
 }
 
-fn pick(storages: &BTreeMap<String, Storage>, named: Option<&str>, content: &str) -> Result<String, Lack> {
+fn pick(storages: &BTreeMap<String, Storage>, named: Option<&str>, content: &str) -> Result<String, MissingResource> {
     match named {
         Some(name) => named_storage(storages, name, content),
         None => largest_storage(storages, content)
@@ -128,34 +129,36 @@ pub fn largest_storage<'a>(storages: &'a BTreeMap<String, Storage>, content: &st
     largest.map(|(name, _)| name.as_str())
 }
 
-fn named_storage(storages: &BTreeMap<String, Storage>, name: &str, content: &str) -> Result<String, Lack> {
+fn named_storage(storages: &BTreeMap<String, Storage>, name: &str, content: &str) -> Result<String, MissingResource> {
     match storages.get(name) {
-        None => Err(Lack::new(format!("it has no storage {name}"))),
-        Some(storage) if !storage.active => Err(Lack::new(format!("storage {name} is disabled or not reachable there"))),
-        Some(storage) if !storage.allows(content) => Err(Lack::mended_by(
+        None => Err(MissingResource::new(format!("it has no storage {name}"))),
+        Some(storage) if !storage.active => Err(MissingResource::new(format!(
+            "storage {name} is disabled or not reachable there"
+        ))),
+        Some(storage) if !storage.allows(content) => Err(MissingResource::fixable_by(
             format!("storage {name} does not allow `{content}`"),
-            able(storage, content).then(|| allow(name, storage, content)),
+            can_allow(storage, content).then(|| allow_command(name, storage, content)),
         )),
         Some(_) => Ok(name.to_owned()),
     }
 }
 
-/// On a stock PVE no storage allows `import`; one line changes that, and must name what is allowed already, since PVE replaces the list.
-fn none_allows(storages: &BTreeMap<String, Storage>, content: &str) -> Lack {
-    let candidates = storages.iter().filter(|(_, storage)| able(storage, content));
+/// On a stock PVE no storage allows `import`; one line changes that, and must name what is allowed already, since PVE replacement the list.
+fn none_allows(storages: &BTreeMap<String, Storage>, content: &str) -> MissingResource {
+    let candidates = storages.iter().filter(|(_, storage)| can_allow(storage, content));
     let best = candidates.max_by_key(|(name, storage)| (storage.total, Reverse(*name)));
-    Lack::mended_by(
+    MissingResource::fixable_by(
         format!("no storage there allows `{content}`"),
-        best.map(|(name, storage)| allow(name, storage, content)),
+        best.map(|(name, storage)| allow_command(name, storage, content)),
     )
 }
 
 /// Could allow it if somebody said so.
-fn able(storage: &Storage, content: &str) -> bool {
+fn can_allow(storage: &Storage, content: &str) -> bool {
     storage.active && (content != "import" || storage.kind.holds_files())
 }
 
-fn allow(name: &str, storage: &Storage, content: &str) -> String {
+fn allow_command(name: &str, storage: &Storage, content: &str) -> String {
     let mut all: Vec<&str> = storage
         .content
         .iter()
@@ -167,7 +170,7 @@ fn allow(name: &str, storage: &Storage, content: &str) -> String {
 }
 
 /// What is left on hosts and storages while machines are placed.
-struct Room<'a> {
+struct Capacity<'a> {
     observed: &'a Observed,
     memory: BTreeMap<&'a str, u64>,
     /// Bytes by storage; a shared one counts once for all hosts.
@@ -177,15 +180,15 @@ struct Room<'a> {
     promised: BTreeMap<StorageAt, u64>,
 }
 
-impl<'a> Room<'a> {
-    fn new(survey: &Survey<'a>) -> Self {
-        let observed = survey.observed;
+impl<'a> Capacity<'a> {
+    fn new(ctx: Context<'a>) -> Self {
+        let observed = ctx.observed;
         let memory = observed
             .hosts
             .iter()
             .map(|(name, host)| (name.as_str(), host.memory.free))
             .collect();
-        let mut room = Self {
+        let mut capacity = Self {
             observed,
             memory,
             storage: BTreeMap::new(),
@@ -194,40 +197,53 @@ impl<'a> Room<'a> {
         };
         for (name, host) in &observed.hosts {
             for (id, storage) in host.storages.yes().into_iter().flatten() {
-                room.storage.insert(key(name, id, storage.shared), storage.free);
+                capacity.storage.insert(key(name, id, storage.shared), storage.free);
             }
         }
-        for (name, owned) in &survey.ours {
-            let Some(wanted) = survey.wanted.get(name.as_str()) else {
+        for (name, owned) in &ctx.owned.ours {
+            let Some(machine) = ctx.owned.in_file(name) else {
                 continue;
             };
-            *room.roles.entry((owned.vm.host.as_str(), wanted.machine.role)).or_default() += 1;
+            *capacity
+                .roles
+                .entry((owned.vm.host.as_str(), machine.machine.role))
+                .or_default() += 1;
             if !owned.runs() {
-                let need = wanted.machine.shape.memory.0 << 20;
-                room.memory
+                let need = machine.machine.shape.memory.0 << 20;
+                capacity
+                    .memory
                     .entry(owned.vm.host.as_str())
                     .and_modify(|free| *free = free.saturating_sub(need));
             }
         }
-        room
+        capacity
     }
 
     /// The host that suits best, or what each lacks.
-    fn best(&self, wanted: &Wanted, wish: &Wish, storages: &BTreeMap<String, Result<Storages, Lack>>) -> Result<String, Lacks> {
-        let mut lacks = Vec::new();
+    fn best(
+        &self,
+        machine: &DesiredMachine,
+        cluster: &DesiredCluster,
+        storages: &BTreeMap<String, Result<StorageChoice, MissingResource>>,
+    ) -> Result<String, MissingByHost> {
+        let mut missing_by_host = Vec::new();
         let mut fitting = Vec::new();
         for (name, host) in &self.observed.hosts {
-            match self.fits(name, host, wanted, wish, &storages[name]) {
+            match self.fits(name, host, machine, cluster, &storages[name]) {
                 Ok(free) => fitting.push((
-                    self.count(name, wanted.machine.role),
+                    self.count(name, machine.machine.role),
                     Reverse(self.memory[name.as_str()]),
                     Reverse(free),
                     name,
                 )),
-                Err(lack) => lacks.push((name.clone(), lack)),
+                Err(missing) => missing_by_host.push((name.clone(), missing)),
             }
         }
-        fitting.into_iter().min().map(|(.., name)| name.clone()).ok_or(lacks)
+        fitting
+            .into_iter()
+            .min()
+            .map(|(.., name)| name.clone())
+            .ok_or(missing_by_host)
     }
 
     /// The free space of the disks storage, if the host can carry the machine.
@@ -235,45 +251,59 @@ impl<'a> Room<'a> {
         &self,
         name: &str,
         host: &Host,
-        wanted: &Wanted,
-        wish: &Wish,
-        storages: &Result<Storages, Lack>,
-    ) -> Result<u64, Lack> {
-        let shape = &wanted.machine.shape;
-        if !wanted.machine.hosts.allow(name) {
-            return Err(Lack::new("cluster.yaml does not allow it"));
+        machine: &DesiredMachine,
+        cluster: &DesiredCluster,
+        storages: &Result<StorageChoice, MissingResource>,
+    ) -> Result<u64, MissingResource> {
+        let shape = &machine.machine.shape;
+        if !machine.machine.hosts.allow(name) {
+            return Err(MissingResource::new("cluster.yaml does not allow it"));
         }
         if !host.online {
-            return Err(Lack::passing("it is offline"));
+            return Err(MissingResource::passing("it is offline"));
         }
-        has_bridge(host, wish.network.bridge.as_str())?;
+        has_bridge(host, cluster.network.bridge.as_str())?;
         let storages = storages.as_ref().map_err(Clone::clone)?;
         if host.cpus < shape.cpu {
-            return Err(Lack::new(format!(
+            return Err(MissingResource::new(format!(
                 "it has {} processors, {} are wanted; PVE starts no VM with more than its host has",
                 host.cpus, shape.cpu
             )));
         }
         let (need, free) = (shape.memory.0 << 20, self.memory[name]);
         if need > free {
-            return Err(Lack::new(format!("{} of memory free, {} needed", gib(free), gib(need))));
+            return Err(MissingResource::new(format!(
+                "{} of memory free, {} needed",
+                gib(free),
+                gib(need)
+            )));
         }
-        self.disks_fit(name, host, wanted, storages)
+        self.disks_fit(name, host, machine, storages)
     }
 
-    fn disks_fit(&self, name: &str, host: &Host, wanted: &Wanted, storages: &Storages) -> Result<u64, Lack> {
+    fn disks_fit(
+        &self,
+        name: &str,
+        host: &Host,
+        machine: &DesiredMachine,
+        storages: &StorageChoice,
+    ) -> Result<u64, MissingResource> {
         let mut left = 0;
-        for (id, need) in needs(wanted, storages) {
+        for (id, need) in needs(machine, storages) {
             let storage = host
                 .storages
                 .yes()
                 .and_then(|all| all.get(&id))
                 .filter(|storage| storage.allows("images"));
-            let storage = storage.ok_or_else(|| Lack::new(format!("storage {id} does not hold disks there")))?;
+            let storage = storage.ok_or_else(|| MissingResource::new(format!("storage {id} does not hold disks there")))?;
             let free = self.storage.get(&key(name, &id, storage.shared)).copied().unwrap_or_default();
             let need = if storage.kind.is_thick() { need.full } else { need.start };
             if need > free {
-                return Err(Lack::new(format!("{} free on {id}, {} needed", gib(free), gib(need))));
+                return Err(MissingResource::new(format!(
+                    "{} free on {id}, {} needed",
+                    gib(free),
+                    gib(need)
+                )));
             }
             if id == storages.disks {
                 left = free;
@@ -282,16 +312,16 @@ impl<'a> Room<'a> {
         Ok(left)
     }
 
-    fn take(&mut self, name: &str, wanted: &Wanted, storages: Option<&Storages>) {
+    fn take(&mut self, name: &str, machine: &DesiredMachine, storages: Option<&StorageChoice>) {
         let Some((host, observed)) = self.observed.hosts.get_key_value(name) else {
             return;
         };
-        let need = wanted.machine.shape.memory.0 << 20;
+        let need = machine.machine.shape.memory.0 << 20;
         self.memory
             .entry(host.as_str())
             .and_modify(|free| *free = free.saturating_sub(need));
-        *self.roles.entry((host.as_str(), wanted.machine.role)).or_default() += 1;
-        for (id, need) in storages.map(|storages| needs(wanted, storages)).into_iter().flatten() {
+        *self.roles.entry((host.as_str(), machine.machine.role)).or_default() += 1;
+        for (id, need) in storages.map(|storages| needs(machine, storages)).into_iter().flatten() {
             let Some(storage) = observed.storages.yes().and_then(|all| all.get(&id)) else {
                 continue;
             };
@@ -314,7 +344,7 @@ impl<'a> Room<'a> {
     }
 
     /// Thin storages that were promised more than they have.
-    fn promises(&self) -> Vec<String> {
+    fn overcommit_notes(&self) -> Vec<String> {
         let over = self.promised.iter().filter_map(|(at, promised)| {
             let host = self
                 .observed
@@ -340,15 +370,15 @@ impl<'a> Room<'a> {
     }
 }
 
-fn has_bridge(host: &Host, bridge: &str) -> Result<(), Lack> {
+fn has_bridge(host: &Host, bridge: &str) -> Result<(), MissingResource> {
     match (
         &host.bridges,
         host.bridges.yes().is_some_and(|bridges| bridges.contains(bridge)),
     ) {
         (_, true) => Ok(()),
         (bridges, false) => Err(match bridges.unknown() {
-            Some(why) => Lack::passing(format!("whether it has bridge {bridge} is unknown: {why}")),
-            None => Lack::mended_by(
+            Some(why) => MissingResource::passing(format!("whether it has bridge {bridge} is unknown: {why}")),
+            None => MissingResource::fixable_by(
                 format!("bridge {bridge} is absent there, or hidden from the token"),
                 Some(format!(
                     "pveum acl modify /sdn/zones/localnetwork/{bridge} --roles PVESDNUser --tokens '<token>'"
@@ -359,19 +389,19 @@ fn has_bridge(host: &Host, bridge: &str) -> Result<(), Lack> {
 }
 
 /// Bytes that a disk takes: all of it, and what it takes at once if the storage is thin.
-struct Need {
+struct DiskSpace {
     full: u64,
     start: u64,
 }
 
 /// Space by storage that a machine's disks take.
-fn needs(wanted: &Wanted, storages: &Storages) -> BTreeMap<String, Need> {
-    let shape = &wanted.machine.shape;
-    let mut needs: BTreeMap<String, Need> = BTreeMap::new();
+fn needs(machine: &DesiredMachine, storages: &StorageChoice) -> BTreeMap<String, DiskSpace> {
+    let shape = &machine.machine.shape;
+    let mut needs: BTreeMap<String, DiskSpace> = BTreeMap::new();
     let mut add = |storage: Option<&str>, full: u64, start: u64| {
         let need = needs
             .entry(storage.unwrap_or(&storages.disks).to_owned())
-            .or_insert(Need { full: 0, start: 0 });
+            .or_insert(DiskSpace { full: 0, start: 0 });
         need.full += full;
         need.start += start;
     };
@@ -390,51 +420,47 @@ fn key(host: &str, storage: &str, shared: bool) -> StorageAt {
     }
 }
 
-/// What the hosts lack that the file allows; a host that it names and nobody knows lacks everything.
-fn considered(wanted: &Wanted, lacks: Lacks) -> Lacks {
-    let hosts = &wanted.machine.hosts;
-    let unheard = |name: &String| lacks.iter().all(|(host, _)| host != name);
+/// What the hosts lack that the file allows; a host that it names and PVE does not list lacks everything.
+fn considered(machine: &DesiredMachine, missing_by_host: MissingByHost) -> MissingByHost {
+    let hosts = &machine.machine.hosts;
+    let unheard = |name: &String| missing_by_host.iter().all(|(host, _)| host != name);
     let missing: Vec<String> = named_hosts(hosts).into_iter().filter(unheard).collect();
-    let known: Vec<String> = lacks.iter().map(|(host, _)| host.clone()).collect();
-    let mut considered: Lacks = lacks.into_iter().filter(|(host, _)| hosts.allow(host)).collect();
+    let known: Vec<String> = missing_by_host.iter().map(|(host, _)| host.clone()).collect();
+    let mut considered: MissingByHost = missing_by_host.into_iter().filter(|(host, _)| hosts.allow(host)).collect();
     considered.extend(missing.into_iter().map(|name| {
         (
             name,
-            Lack::new(format!("there is no such host (there are {})", known.join(", "))),
+            MissingResource::new(format!("there is no such host (there are {})", known.join(", "))),
         )
     }));
     considered
 }
 
 /// Machines that fit nowhere: held while every host may yet come back, else refused, together where they lack the same.
-fn refuse(homeless: Vec<(&Wanted, Lacks)>, draft: &mut Draft) {
-    let mut groups: Vec<(Vec<&Wanted>, Lacks)> = Vec::new();
-    for (wanted, lacks) in homeless {
-        if !lacks.is_empty() && lacks.iter().all(|(_, lack)| lack.passing) {
-            draft.hold(
-                Subject::Machine(wanted.name().to_owned()),
-                "create",
-                Hold::for_now(list(&lacks)),
-            );
-        } else if let Some((machines, _)) = groups.iter_mut().find(|(_, there)| *there == lacks) {
-            machines.push(wanted);
+fn refuse(unplaced: Vec<(&DesiredMachine, MissingByHost)>, plan: &mut PlanBuilder) {
+    let mut groups: Vec<(Vec<&DesiredMachine>, MissingByHost)> = Vec::new();
+    for (machine, missing_by_host) in unplaced {
+        if !missing_by_host.is_empty() && missing_by_host.iter().all(|(_, missing)| missing.passing) {
+            plan.hold(machine.subject(), "create", HoldReason::transient(list(&missing_by_host)));
+        } else if let Some((machines, _)) = groups.iter_mut().find(|(_, there)| *there == missing_by_host) {
+            machines.push(machine);
         } else {
-            groups.push((vec![wanted], lacks));
+            groups.push((vec![machine], missing_by_host));
         }
     }
-    for (machines, lacks) in groups {
-        draft.refuse(no_host(&machines, &lacks));
+    for (machines, missing_by_host) in groups {
+        plan.refuse(no_host(&machines, &missing_by_host));
     }
 }
 
-fn no_host(machines: &[&Wanted], lacks: &[(String, Lack)]) -> Refusal {
+fn no_host(machines: &[&DesiredMachine], missing_by_host: &[(String, MissingResource)]) -> Refusal {
     let first = machines[0];
     let (more, each) = match machines.len() - 1 {
         0 => (String::new(), ""),
         others => (format!(" and {others} more"), " each"),
     };
     let mut help: Vec<String> = Vec::new();
-    for line in lacks.iter().filter_map(|(_, lack)| lack.help.clone()) {
+    for line in missing_by_host.iter().filter_map(|(_, missing)| missing.help.clone()) {
         if !help.contains(&line) {
             help.push(line);
         }
@@ -442,17 +468,17 @@ fn no_host(machines: &[&Wanted], lacks: &[(String, Lack)]) -> Refusal {
     let shape = &first.machine.shape;
     Refusal {
         kind: RefusalKind::Lacking,
-        subject: Subject::Machine(first.name().to_owned()),
+        subject: first.subject(),
         what: format!(
             "no host can carry {}{more} ({} cpu, {}{each})",
             first.name(),
             shape.cpu,
             gib(shape.memory.0 << 20)
         ),
-        why: if lacks.is_empty() {
+        why: if missing_by_host.is_empty() {
             "there are no hosts".to_owned()
         } else {
-            list(lacks)
+            list(missing_by_host)
         },
         help,
         at: Some(first.machine.at),
@@ -460,12 +486,12 @@ fn no_host(machines: &[&Wanted], lacks: &[(String, Lack)]) -> Refusal {
 }
 
 /// Hosts that lack the same thing are named together.
-fn list(lacks: &[(String, Lack)]) -> String {
+fn list(missing_by_host: &[(String, MissingResource)]) -> String {
     let mut groups: Vec<(Vec<&str>, &str)> = Vec::new();
-    for (host, lack) in lacks {
-        match groups.iter_mut().find(|(_, what)| *what == lack.what) {
+    for (host, missing) in missing_by_host {
+        match groups.iter_mut().find(|(_, what)| *what == missing.what) {
             Some((hosts, _)) => hosts.push(host),
-            None => groups.push((vec![host], &lack.what)),
+            None => groups.push((vec![host], &missing.what)),
         }
     }
     groups
@@ -493,34 +519,34 @@ pub(crate) fn gib(bytes: u64) -> String {
 }
 
 /// Refuses changes that the host of a machine has no room for.
-pub(crate) fn growth(survey: &Survey<'_>, wanted: &Wanted, owned: &Owned<'_>, difference: &Difference) -> Option<Refusal> {
-    let host = survey.observed.hosts.get(&owned.vm.host)?;
-    let shape = &wanted.machine.shape;
-    let more = (shape.memory.0 << 20).saturating_sub(owned.config.memory.0 << 20);
-    let thick = |grow: &&Grow| {
+pub(crate) fn growth(ctx: Context<'_>, machine: &DesiredMachine, vm: &OwnedVm<'_>, diff: &VmDiff) -> Option<Refusal> {
+    let host = ctx.observed.hosts.get(&vm.vm.host)?;
+    let shape = &machine.machine.shape;
+    let more = (shape.memory.0 << 20).saturating_sub(vm.config.memory.0 << 20);
+    let thick = |grow: &&DiskGrowth| {
         host.storages
             .yes()
             .and_then(|all| all.get(&grow.storage))
             .filter(|storage| storage.kind.is_thick())
     };
-    let full = difference.grows.iter().find_map(|grow| {
+    let full = diff.growth.iter().find_map(|grow| {
         let free = thick(&grow)?.free;
         let need = (grow.to.0 - grow.from.0) << 30;
         (need > free).then(|| format!("{} free on {}, {} more needed", gib(free), grow.storage, gib(need)))
     });
-    let lack = if shape.cpu > host.cpus {
+    let missing = if shape.cpu > host.cpus {
         Some(format!("it has {} processors, {} are wanted", host.cpus, shape.cpu))
-    } else if owned.runs() && more > host.memory.free {
+    } else if vm.runs() && more > host.memory.free {
         Some(format!("{} of memory free, {} more needed", gib(host.memory.free), gib(more)))
     } else {
         full
     };
-    lack.map(|lack| Refusal {
+    missing.map(|missing| Refusal {
         kind: RefusalKind::Lacking,
-        subject: Subject::Machine(wanted.name().to_owned()),
-        what: format!("{} cannot carry {} as it is wanted", owned.vm.host, wanted.name()),
-        why: format!("{}: {lack}", owned.vm.host),
+        subject: machine.subject(),
+        what: format!("{} cannot carry {} as it is wanted", vm.vm.host, machine.name()),
+        why: format!("{}: {missing}", vm.vm.host),
         help: vec!["make room, or migrate the machine to another host in PVE.".to_owned()],
-        at: Some(wanted.machine.at),
+        at: Some(machine.machine.at),
     })
 }

@@ -2,13 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::action::Action;
+use crate::builder::PlanBuilder;
+use crate::context::Inputs;
 use crate::desired::Desired;
 use crate::mark::{MadeDisk, Mark};
-use crate::observed::{VmConfig, VolumeUse};
-use crate::plan::Hold;
-use crate::shape::SYSTEM_SERIAL;
-use crate::step::NewDisk;
-use crate::survey::{EFI_SLOT, Owned, SYSTEM_SLOT};
+use crate::observed::{Leftover, VmConfig, VolumeUse};
+use crate::ownership::{EFI_SLOT, OwnedVm, SYSTEM_SLOT};
+use crate::plan::HoldReason;
+use crate::step::{Impact, NewDisk, StepId, Subject};
+use crate::vm_diff::SYSTEM_SERIAL;
+
+/// Why a volume of a machine that stays is deleted.
+pub(crate) const BROKEN_FILL: &str = "left by a fill that did not end";
 
 /// The VMID in a volume's name. PVE destroys a volume with the VM of this number only, whoever made the volume.
 pub fn volume_owner(volume: &str) -> Option<u32> {
@@ -23,7 +29,7 @@ pub fn volume_owner(volume: &str) -> Option<u32> {
     rest.split('-').next()?.parse().ok()
 }
 
-/// PVE writes this volume itself from the VM's options, at each start. It holds no data.
+/// PVE writes this volume itself from the VM's options, at each start. It holds nothing of anyone.
 pub fn is_cloud_init_volume(volume: &str) -> bool {
     let file = volume.rsplit(['/', ':']).next().unwrap_or_default();
     let stem = file.split('.').next().unwrap_or_default();
@@ -50,43 +56,43 @@ impl VmConfig {
 
 /// The volumes of a VM that is to go.
 #[derive(Debug, Default)]
-pub(crate) struct Going {
+pub(crate) struct DeletedVolumes {
     /// Those that mainstay made.
     pub made: BTreeSet<String>,
     /// Those that the user named.
     pub with_disks: BTreeSet<String>,
     /// Those that neither is known of.
-    pub strange: Vec<VolumeUse>,
+    pub foreign: Vec<VolumeUse>,
 }
 
 /// What PVE would destroy with this VM, or leave without a config that names it, and whose each volume is. A volume of another VMID is
 /// not here: PVE leaves it alone.
-pub(crate) fn going(desired: &Desired, owned: &Owned<'_>) -> Going {
-    let mut going = Going::default();
-    let uses = owned.config.volume_uses();
-    for used in uses.iter().filter(|used| volume_owner(&used.volume) == Some(owned.vm.vmid)) {
-        if is_cloud_init_volume(&used.volume) || is_made(desired, owned, used, &uses) {
-            going.made.insert(used.volume.clone());
+pub(crate) fn deleted_with(desired: &Desired, vm: &OwnedVm<'_>) -> DeletedVolumes {
+    let mut deleted = DeletedVolumes::default();
+    let uses = vm.config.volume_uses();
+    for used in uses.iter().filter(|used| volume_owner(&used.volume) == Some(vm.vm.vmid)) {
+        if is_cloud_init_volume(&used.volume) || is_made(desired, vm, used, &uses) {
+            deleted.made.insert(used.volume.clone());
         } else if desired.with_disks.contains(&used.volume) {
-            going.with_disks.insert(used.volume.clone());
+            deleted.with_disks.insert(used.volume.clone());
         } else {
-            going.strange.push(used.clone());
+            deleted.foreign.push(used.clone());
         }
     }
     // A snapshot names the disks of its VM again.
-    let Going {
+    let DeletedVolumes {
         made,
         with_disks,
-        strange,
-    } = &mut going;
-    strange.retain(|used| used.snapshot.is_none() || !made.contains(&used.volume) && !with_disks.contains(&used.volume));
-    going
+        foreign,
+    } = &mut deleted;
+    foreign.retain(|used| used.snapshot.is_none() || !made.contains(&used.volume) && !with_disks.contains(&used.volume));
+    deleted
 }
 
 /// Mainstay made the volume that is used here.
-fn is_made(desired: &Desired, owned: &Owned<'_>, used: &VolumeUse, uses: &[VolumeUse]) -> bool {
-    let Some(list) = owned.mark.as_ref().and_then(|mark| mark.disks.as_ref()) else {
-        return used.snapshot.is_none() && is_slot_of_the_file(desired, owned.vm.vmid, used);
+fn is_made(desired: &Desired, vm: &OwnedVm<'_>, used: &VolumeUse, uses: &[VolumeUse]) -> bool {
+    let Some(list) = vm.mark.as_ref().and_then(|mark| mark.disks.as_ref()) else {
+        return used.snapshot.is_none() && is_slot_of_the_file(desired, vm.vm.vmid, used);
     };
     let is_this = |disk: &MadeDisk| disk.volume.as_ref() == Some(&used.volume);
     let has_serial = |disk: &MadeDisk| disk.serial.is_some() && disk.serial == used.serial;
@@ -108,7 +114,7 @@ fn is_made(desired: &Desired, owned: &Owned<'_>, used: &VolumeUse, uses: &[Volum
 
 /// A VM from before disks were listed in the mark: what the file's shape has counts as made by mainstay.
 fn is_slot_of_the_file(desired: &Desired, vmid: u32, used: &VolumeUse) -> bool {
-    let extra = desired.vmids.get(&vmid).map(|claimant| &claimant.disks);
+    let extra = desired.vmids.get(&vmid).map(|expected| &expected.disks);
     let is_extra = |serial: &String| extra.is_some_and(|names| names.contains(serial)) && used.slot.starts_with("scsi");
     match used.slot.as_str() {
         SYSTEM_SLOT => used.serial.as_deref().is_none_or(|serial| serial == SYSTEM_SERIAL),
@@ -118,8 +124,8 @@ fn is_slot_of_the_file(desired: &Desired, vmid: u32, used: &VolumeUse) -> bool {
 }
 
 /// Why a VM with these volumes stays, with what keeps each and what destroys it.
-pub(crate) fn hold(vmid: u32, strange: &[VolumeUse]) -> Option<Hold> {
-    let told: Vec<String> = strange.iter().map(|used| tell(vmid, used)).collect();
+pub(crate) fn hold(vmid: u32, foreign: &[VolumeUse]) -> Option<HoldReason> {
+    let told: Vec<String> = foreign.iter().map(|used| tell(vmid, used)).collect();
     (!told.is_empty()).then(|| told.join("; ").into())
 }
 
@@ -133,19 +139,19 @@ fn tell(vmid: u32, used: &VolumeUse) -> String {
 }
 
 /// The list of disks as it should be in the mark, for what the config has now.
-pub(crate) fn listed(desired: &Desired, owned: &Owned<'_>) -> BTreeMap<String, MadeDisk> {
-    let uses = owned.config.volume_uses();
-    let known = owned.mark.as_ref().and_then(|mark| mark.disks.clone()).unwrap_or_default();
+pub(crate) fn listed(desired: &Desired, vm: &OwnedVm<'_>) -> BTreeMap<String, MadeDisk> {
+    let uses = vm.config.volume_uses();
+    let known = vm.mark.as_ref().and_then(|mark| mark.disks.clone()).unwrap_or_default();
     let mut list: BTreeMap<String, MadeDisk> = BTreeMap::new();
-    for (slot, disk) in &owned.config.disks {
+    for (slot, disk) in &vm.config.disks {
         let used = VolumeUse {
             slot: slot.clone(),
             volume: disk.volume.clone(),
             serial: disk.serial.clone(),
             snapshot: None,
         };
-        let is_own = volume_owner(&disk.volume) == Some(owned.vm.vmid);
-        if is_own && is_made(desired, owned, &used, &uses) {
+        let is_own = volume_owner(&disk.volume) == Some(vm.vm.vmid);
+        if is_own && is_made(desired, vm, &used, &uses) {
             let serial = disk.serial.clone();
             let volume = Some(disk.volume.clone());
             list.insert(slot.clone(), MadeDisk { volume, serial });
@@ -157,7 +163,7 @@ pub(crate) fn listed(desired: &Desired, owned: &Owned<'_>) -> BTreeMap<String, M
         disk.volume.is_none() || uses.iter().any(kept)
     };
     for (slot, disk) in known {
-        if !owned.config.disks.contains_key(&slot) && is_detached(&disk) {
+        if !vm.config.disks.contains_key(&slot) && is_detached(&disk) {
             list.insert(slot, disk);
         }
     }
@@ -179,6 +185,31 @@ impl Mark {
         self.disks.get_or_insert_default().extend(made);
         self
     }
+}
+
+/// Deletes what is left of a VM that is ours: volumes that mainstay provably made, and the seed, which PVE wrote and whose name the next
+/// seed needs. Returns the volumes with their steps.
+pub(crate) fn free_leftovers(
+    inputs: Inputs<'_>,
+    vmid: u32,
+    why: &str,
+    after: Option<StepId>,
+    plan: &mut PlanBuilder,
+) -> Vec<(String, StepId)> {
+    let is_freed = |left: &&Leftover| left.vmid == vmid && left.may_free && (left.proved || is_cloud_init_volume(&left.volume));
+    let leftovers = inputs.observed.leftovers.yes().into_iter().flatten().filter(is_freed);
+    leftovers
+        .map(|left| (left.volume.clone(), free(left, why, after, plan)))
+        .collect()
+}
+
+pub(crate) fn free(left: &Leftover, why: &str, after: Option<StepId>, plan: &mut PlanBuilder) -> StepId {
+    let action = Action::VolumeDelete {
+        at: left.at.clone(),
+        volume: left.volume.clone(),
+    };
+    let step = plan.step(Subject::Volume(left.volume.clone()), action).because(why);
+    step.impact(Impact::Wipe).needs(after).add()
 }
 
 #[cfg(test)]

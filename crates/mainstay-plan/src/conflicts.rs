@@ -1,21 +1,22 @@
 //! Reasons to do nothing at all: strangers in the way, what would hurt, what this version does not do.
 
-use crate::desired::{Desired, Goal, Wanted, Wish, running};
-use crate::machine::{is_control_plane, subject};
+use crate::builder::PlanBuilder;
+use crate::context::{Context, Inputs};
+use crate::desired::{Desired, DesiredMachine, running};
 use crate::mark::Mark;
 use crate::observed::{Observed, Seen, Talos};
-use crate::plan::{Draft, Hold, Refusal, RefusalKind};
-use crate::shape;
+use crate::ownership::{OwnedVm, VmLookup};
+use crate::plan::{HoldReason, Refusal, RefusalKind};
 use crate::step::Subject;
-use crate::survey::{Machine, Owned, Survey};
+use crate::vm_diff;
 
 /// `import` of disk images, which every machine begins with.
 const OLDEST_PVE: (u64, u64) = (8, 4);
 
-/// Refusals that need no survey.
-pub(crate) fn blindly(desired: &Desired, observed: &Observed, draft: &mut Draft) {
+/// What must hold before the VMs can be told apart.
+pub(crate) fn check_preconditions(desired: &Desired, observed: &Observed, plan: &mut PlanBuilder) {
     if let Seen::Yes(false) | Seen::No = observed.quorate {
-        draft.refuse(gate(
+        plan.refuse(gate(
             Subject::Cluster,
             "the datacenter has no quorum",
             "PVE refuses most writes without it, and would destroy disks while it keeps their VMs.",
@@ -23,7 +24,7 @@ pub(crate) fn blindly(desired: &Desired, observed: &Observed, draft: &mut Draft)
         ));
     }
     if let Some(why) = observed.vms.unknown() {
-        draft.refuse(Refusal {
+        plan.refuse(Refusal {
             kind: RefusalKind::Lacking,
             ..gate(
                 Subject::Cluster,
@@ -33,11 +34,11 @@ pub(crate) fn blindly(desired: &Desired, observed: &Observed, draft: &mut Draft)
             )
         });
     }
-    without_secrets(desired, observed, draft);
+    without_secrets(desired, observed, plan);
 }
 
 /// Machines that bear our name, but no secrets to prove that they are ours.
-fn without_secrets(desired: &Desired, observed: &Observed, draft: &mut Draft) {
+fn without_secrets(desired: &Desired, observed: &Observed, plan: &mut PlanBuilder) {
     if desired.cluster_id.is_some() {
         return;
     }
@@ -45,11 +46,11 @@ fn without_secrets(desired: &Desired, observed: &Observed, draft: &mut Draft) {
     let marks = configs.filter_map(|config| Mark::parse(&config.description));
     let named: Vec<Mark> = marks.filter(|mark| mark.cluster == desired.cluster).collect();
     if let Some(first) = named.first() {
-        draft.refuse(gate(
+        plan.refuse(gate(
             Subject::Cluster,
             format!(
                 "{} of cluster {} exist, but its secrets do not",
-                crate::summary::count(named.len(), "machine"),
+                crate::counts::count(named.len(), "machine"),
                 desired.cluster
             ),
             format!(
@@ -62,20 +63,19 @@ fn without_secrets(desired: &Desired, observed: &Observed, draft: &mut Draft) {
 }
 
 /// Refusals for `down`.
-pub(crate) fn down(survey: &Survey<'_>, draft: &mut Draft) {
-    let Goal::Nothing { .. } = survey.desired.goal else { return };
-    if survey.desired.protect {
-        let what = format!("cluster {} is protected", survey.desired.cluster);
-        draft.refuse(gate(
+pub(crate) fn refuse_teardown(inputs: Inputs<'_>, plan: &mut PlanBuilder) {
+    if inputs.desired.protect {
+        let what = format!("cluster {} is protected", inputs.desired.cluster);
+        plan.refuse(gate(
             Subject::Cluster,
             what,
             "cluster.yaml says `protect: true`.",
             "take `protect` out of cluster.yaml first.",
         ));
     }
-    for (name, owned) in survey.ours.iter().filter(|(_, owned)| owned.config.protection) {
+    for (name, owned) in inputs.owned.ours.iter().filter(|(_, owned)| owned.config.protection) {
         let vmid = owned.vm.vmid;
-        draft.refuse(gate(
+        plan.refuse(gate(
             Subject::Machine(name.clone()),
             format!("{name} (VM {vmid}) is protected in PVE"),
             "somebody set `protection` on it, and half a cluster is worse than a whole one.",
@@ -85,21 +85,21 @@ pub(crate) fn down(survey: &Survey<'_>, draft: &mut Draft) {
 }
 
 /// Everything that stands against the cluster that is wanted.
-pub(crate) fn conflicts(survey: &Survey<'_>, wish: &Wish, draft: &mut Draft) {
-    old_pve(survey.observed, draft);
-    other_versions(survey, wish, draft);
-    for wanted in &wish.machines {
-        machine(survey, wish, wanted, draft);
+pub(crate) fn refuse(ctx: Context<'_>, plan: &mut PlanBuilder) {
+    old_pve(ctx.observed, plan);
+    other_versions(ctx, plan);
+    for machine in &ctx.cluster.machines {
+        refuse_machine(ctx, machine, plan);
     }
-    names(survey, draft);
-    vip(survey, wish, draft);
-    lost_control_planes(survey, wish, draft);
+    names(ctx, plan);
+    vip(ctx, plan);
+    lost_control_planes(ctx, plan);
 }
 
-fn old_pve(observed: &Observed, draft: &mut Draft) {
+fn old_pve(observed: &Observed, plan: &mut PlanBuilder) {
     if (observed.pve.major, observed.pve.minor) < OLDEST_PVE {
         let (major, minor) = OLDEST_PVE;
-        draft.refuse(Refusal {
+        plan.refuse(Refusal {
             kind: RefusalKind::Lacking,
             ..gate(
                 Subject::Cluster,
@@ -112,16 +112,16 @@ fn old_pve(observed: &Observed, draft: &mut Draft) {
 }
 
 /// Upgrades are for a later version; a new file must not look like one.
-fn other_versions(survey: &Survey<'_>, wish: &Wish, draft: &mut Draft) {
-    let Some(runs) = survey.desired.cluster_id.and_then(|id| running(survey.observed, id)) else {
+fn other_versions(ctx: Context<'_>, plan: &mut PlanBuilder) {
+    let Some(runs) = ctx.desired.cluster_id.and_then(|id| running(ctx.observed, id)) else {
         return;
     };
     let pairs = [
-        ("talos.version", "Talos", &runs.talos, &wish.versions.talos),
-        ("kubernetes", "Kubernetes", &runs.kubernetes, &wish.versions.kubernetes),
+        ("talos.version", "Talos", &runs.talos, &ctx.cluster.versions.talos),
+        ("kubernetes", "Kubernetes", &runs.kubernetes, &ctx.cluster.versions.kubernetes),
     ];
     for (key, name, is, want) in pairs.into_iter().filter(|(_, _, is, want)| is != want) {
-        draft.refuse(gate(
+        plan.refuse(gate(
             Subject::Cluster,
             format!("{name} cannot change from {is} to {want}"),
             format!("the cluster runs {name} {is}; this version of mainstay does no upgrades."),
@@ -130,75 +130,76 @@ fn other_versions(survey: &Survey<'_>, wish: &Wish, draft: &mut Draft) {
     }
 }
 
-fn machine(survey: &Survey<'_>, wish: &Wish, wanted: &Wanted, draft: &mut Draft) {
-    match survey.machine(wanted.name(), wanted.machine.vmid) {
-        Machine::Unknown(_) => {}
+fn refuse_machine(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
+    match ctx.lookup(machine) {
+        VmLookup::Unknown(_) => {}
         // What is left of it goes, whatever it was.
-        Machine::There(owned) if owned.is_half_destroyed(survey.observed) => {}
-        Machine::Absent => absent(survey, wanted, draft),
-        Machine::There(owned) => {
-            for impossible in shape::compare(wish, wanted, owned, None).impossible {
-                let what = format!("{}: {}", wanted.name(), impossible.what);
-                draft.refuse(Refusal {
-                    at: Some(wanted.machine.at),
-                    ..gate(subject(wanted), what, impossible.why, impossible.help)
+        VmLookup::Found(owned) if owned.is_partially_deleted(ctx.observed) => {}
+        VmLookup::Absent => absent(ctx, machine, plan),
+        VmLookup::Found(owned) => {
+            for unsupported in vm_diff::compare(ctx.cluster, machine, owned, None).unsupported {
+                let what = format!("{}: {}", machine.name(), unsupported.what);
+                plan.refuse(Refusal {
+                    at: Some(machine.machine.at),
+                    ..gate(machine.subject(), what, unsupported.why, unsupported.help)
                 });
             }
-            if owned.role().is_some_and(|role| role != wanted.machine.role) {
-                let what = format!("{} cannot become a {}", wanted.name(), wanted.machine.role);
+            if owned.role().is_some_and(|role| role != machine.machine.role) {
+                let what = format!("{} cannot become a {}", machine.name(), machine.machine.role);
                 let why = "control planes and workers are made differently.";
-                draft.refuse(gate(subject(wanted), what, why, "give the new machine another name."));
+                plan.refuse(gate(machine.subject(), what, why, "give the new machine another name."));
             }
-            if owned.vm.vmid != wanted.machine.vmid {
+            if owned.vm.vmid != machine.machine.vmid {
                 let reason = format!(
                     "it stays VM {}: a VM cannot change its VMID to {}",
-                    owned.vm.vmid, wanted.machine.vmid
+                    owned.vm.vmid, machine.machine.vmid
                 );
-                draft.hold(subject(wanted), "change", Hold::for_good(reason));
+                plan.hold(machine.subject(), "change", HoldReason::accepted(reason));
             }
             if owned.runs() {
-                stranger_inside(survey, wanted, draft);
+                foreign_guest(ctx, machine, plan);
             } else {
-                stranger_on_address(survey, wanted, draft);
+                foreign_address(ctx, machine, plan);
             }
         }
     }
 }
 
-fn absent(survey: &Survey<'_>, wanted: &Wanted, draft: &mut Draft) {
-    let vmid = wanted.machine.vmid;
-    let at = Some(wanted.machine.at);
-    if let Some(vm) = survey.vms.get(&vmid) {
+fn absent(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
+    let vmid = machine.machine.vmid;
+    let at = Some(machine.machine.at);
+    if let Some(vm) = ctx.owned.all.get(&vmid) {
         let named = vm.name.as_deref().unwrap_or("without a name");
-        let other = survey
+        let other = ctx
+            .owned
             .ours
             .iter()
             .find(|(_, owned)| owned.vm.vmid == vmid)
             .map(|(name, _)| name);
-        let why = match (other, survey.strangers.get(&vmid)) {
+        let why = match (other, ctx.owned.foreign.get(&vmid)) {
             (Some(name), _) => format!("it is {name} of this cluster, and a machine cannot be renamed."),
             (None, Some(why)) => format!("{why}."),
             (None, None) => "it does not carry our mark.".to_owned(),
         };
-        let what = format!("VMID {vmid} of {} is taken by VM {named} on {}", wanted.name(), vm.host);
-        draft.refuse(Refusal {
+        let what = format!("VMID {vmid} of {} is taken by VM {named} on {}", machine.name(), vm.host);
+        plan.refuse(Refusal {
             at,
             ..conflict(
-                subject(wanted),
+                machine.subject(),
                 what,
                 why,
                 "choose other VMIDs: `vmids` of the pool, or `vmid` of the machine.",
             )
         });
-    } else if let Some(left) = leftover(survey.observed, vmid) {
-        let what = format!("VMID {vmid} of {} has a volume without a VM: {left}", wanted.name());
+    } else if let Some(left) = leftover(ctx.observed, vmid) {
+        let what = format!("VMID {vmid} of {} has a volume without a VM: {left}", machine.name());
         let why = "it may be somebody's data; a new VM would take it for its own.";
-        draft.refuse(Refusal {
+        plan.refuse(Refusal {
             at,
-            ..conflict(subject(wanted), what, why, format!("if nobody needs it: pvesm free {left}"))
+            ..conflict(machine.subject(), what, why, format!("if nobody needs it: pvesm free {left}"))
         });
     }
-    stranger_on_address(survey, wanted, draft);
+    foreign_address(ctx, machine, plan);
 }
 
 /// A volume of a VMID that no VM has, unless our journal says that it was ours: that one is freed.
@@ -211,85 +212,86 @@ fn leftover(observed: &Observed, vmid: u32) -> Option<&str> {
 }
 
 /// Somebody answers where a machine of ours will be, but is not yet.
-fn stranger_on_address(survey: &Survey<'_>, wanted: &Wanted, draft: &mut Draft) {
-    if let Some(Seen::Yes(answer)) = survey.observed.answers.get(&wanted.address()) {
+fn foreign_address(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
+    if let Some(Seen::Yes(answer)) = ctx.observed.answers.get(&machine.address()) {
         let ports: Vec<String> = answer.ports.iter().map(ToString::to_string).collect();
-        let what = format!("somebody else has the address {} of {}", wanted.address(), wanted.name());
+        let what = format!("somebody else has the address {} of {}", machine.address(), machine.name());
         let why = format!("port {} answers there, but the machine does not run.", ports.join(" and "));
         let help = "find who has it, or give the pool other `addresses`.";
-        draft.refuse(Refusal {
-            at: Some(wanted.machine.at),
-            ..conflict(subject(wanted), what, why, help)
+        plan.refuse(Refusal {
+            at: Some(machine.machine.at),
+            ..conflict(machine.subject(), what, why, help)
         });
     }
 }
 
 /// Our machine runs, but another one waits for a config on its address: it gets nothing.
-fn stranger_inside(survey: &Survey<'_>, wanted: &Wanted, draft: &mut Draft) {
+fn foreign_guest(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
     let Some(Talos::Maintenance {
         uuid: Seen::Yes(uuid), ..
-    }) = survey.talos(wanted.name())
+    }) = ctx.talos(machine.name())
     else {
         return;
     };
-    let ours = survey.desired.uuid(wanted.name());
+    let ours = ctx.desired.uuid(machine.name());
     if *uuid != ours {
         let what = format!(
             "somebody else's machine waits on the address {} of {}",
-            wanted.address(),
-            wanted.name()
+            machine.address(),
+            machine.name()
         );
         let why = format!("its SMBIOS UUID is {uuid}, ours has {ours}; a config with secrets goes to ours only.");
         let help = "find the machine that has the address, and give it another.";
-        draft.refuse(Refusal {
-            at: Some(wanted.machine.at),
-            ..conflict(subject(wanted), what, why, help)
+        plan.refuse(Refusal {
+            at: Some(machine.machine.at),
+            ..conflict(machine.subject(), what, why, help)
         });
     }
 }
 
 /// VMs of others that are called as a machine that does not exist yet.
-fn names(survey: &Survey<'_>, draft: &mut Draft) {
-    let unmade = |name: &str| survey.wanted.get(name).filter(|_| !survey.ours.contains_key(name));
-    for vm in survey.vms.values() {
-        let Some(wanted) = vm.name.as_deref().and_then(unmade) else {
+fn names(ctx: Context<'_>, plan: &mut PlanBuilder) {
+    let unmade = |name: &str| ctx.owned.in_file(name).filter(|_| !ctx.owned.ours.contains_key(name));
+    for vm in ctx.owned.all.values() {
+        let Some(machine) = vm.name.as_deref().and_then(unmade) else {
             continue;
         };
         // One that sits on a VMID of ours is told about there, and one of ours that was renamed is renamed back.
-        let ours = survey.ours.values().any(|owned| owned.vm.vmid == vm.vmid);
-        if ours || survey.desired.vmids.contains_key(&vm.vmid) {
+        let ours = ctx.owned.ours.values().any(|owned| owned.vm.vmid == vm.vmid);
+        if ours || ctx.desired.vmids.contains_key(&vm.vmid) {
             continue;
         }
-        let what = format!("a VM called {} exists already: VM {} on {}", wanted.name(), vm.vmid, vm.host);
-        let why = survey
-            .strangers
+        let what = format!("a VM called {} exists already: VM {} on {}", machine.name(), vm.vmid, vm.host);
+        let why = ctx
+            .owned
+            .foreign
             .get(&vm.vmid)
             .map_or_else(|| "it does not carry our mark.".to_owned(), |why| format!("{why}."));
         let help = "rename it, or give the cluster another `name` or `names` pattern.";
-        draft.refuse(Refusal {
-            at: Some(wanted.machine.at),
-            ..conflict(subject(wanted), what, why, help)
+        plan.refuse(Refusal {
+            at: Some(machine.machine.at),
+            ..conflict(machine.subject(), what, why, help)
         });
     }
 }
 
 /// Before there is a cluster of ours, nobody may answer on its VIP.
-fn vip(survey: &Survey<'_>, wish: &Wish, draft: &mut Draft) {
-    let Some(vip) = wish.network.vip else { return };
-    let runs = wish.control_planes().any(|wanted| {
-        survey
+fn vip(ctx: Context<'_>, plan: &mut PlanBuilder) {
+    let Some(vip) = ctx.cluster.network.vip else { return };
+    let runs = ctx.cluster.control_planes().any(|machine| {
+        ctx.owned
             .ours
-            .get(wanted.name())
+            .get(machine.name())
             .is_some_and(|owned| owned.runs() && owned.is_filled())
     });
-    if let (false, Some(Seen::Yes(answer))) = (runs, survey.observed.answers.get(&vip)) {
+    if let (false, Some(Seen::Yes(answer))) = (runs, ctx.observed.answers.get(&vip)) {
         let ports: Vec<String> = answer.ports.iter().map(ToString::to_string).collect();
         let what = format!("somebody else has the VIP {vip}");
         let why = format!(
             "port {} answers there, but no control plane of ours runs.",
             ports.join(" and ")
         );
-        draft.refuse(conflict(
+        plan.refuse(conflict(
             Subject::Cluster,
             what,
             why,
@@ -299,17 +301,17 @@ fn vip(survey: &Survey<'_>, wish: &Wish, draft: &mut Draft) {
 }
 
 /// A worker's API runs on a certificate that a control plane gave it: one that runs while no control plane has a disk outlived them all.
-fn lost_control_planes(survey: &Survey<'_>, wish: &Wish, draft: &mut Draft) {
-    let unknown = |wanted: &Wanted| matches!(survey.machine(wanted.name(), wanted.machine.vmid), Machine::Unknown(_));
-    let has_disk = |(name, owned): (&String, &Owned<'_>)| {
-        owned.may_hold_data(survey.observed) && is_control_plane(owned, survey.wanted.get(name.as_str()).copied())
-    };
-    let any_left = wish.control_planes().any(unknown) || survey.ours.iter().any(has_disk);
-    let orphan = wish.machines.iter().find(|wanted| {
-        !wanted.is_control_plane() && matches!(survey.talos(wanted.name()), Some(Talos::Running(node)) if node.uuid == survey.desired.uuid(wanted.name()))
+fn lost_control_planes(ctx: Context<'_>, plan: &mut PlanBuilder) {
+    let unknown = |machine: &DesiredMachine| matches!(ctx.lookup(machine), VmLookup::Unknown(_));
+    let has_disk =
+        |(name, owned): (&String, &OwnedVm<'_>)| owned.may_hold_data(ctx.observed) && ctx.is_control_plane(name, owned);
+    let any_left = ctx.cluster.control_planes().any(unknown) || ctx.owned.ours.iter().any(has_disk);
+    let orphan = ctx.cluster.machines.iter().find(|machine| {
+        !machine.is_control_plane()
+            && matches!(ctx.talos(machine.name()), Some(Talos::Running(node)) if node.uuid == ctx.desired.uuid(machine.name()))
     });
     if let (false, Some(worker)) = (any_left, orphan) {
-        draft.refuse(gate(
+        plan.refuse(gate(
             Subject::Cluster,
             "every control plane is gone",
             format!(

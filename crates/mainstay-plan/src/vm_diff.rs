@@ -1,19 +1,16 @@
-//! The shape of a machine: what the file asks of PVE, compared with what PVE has.
+//! A VM against what the file asks for: what differs, what that costs a running machine, and what cannot be changed.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use mainstay_spec::{Disk, Gib, Mib, Shape};
-use sha2::{Digest, Sha256};
 
-use crate::desired::{Wanted, Wish};
-use crate::mark::{ShapeDigest, TAG};
+use crate::desired::{DesiredCluster, DesiredMachine};
+use crate::mark::TAG;
 use crate::observed::{VmConfig, VmDisk};
-use crate::step::{Impact, NewDisk, Nic, Seed, Setting};
-use crate::survey::{Owned, SYSTEM_SLOT};
-
-/// Begins every digest, so that a later mainstay that asks for more is not mistaken for an edited file.
-const DIGEST_FORMAT: &str = "1";
+use crate::ownership::{OwnedVm, SYSTEM_SLOT};
+use crate::settings::Setting;
+use crate::step::{Impact, NewDisk, Nic, Seed};
 
 /// Slots for disks besides the system disk: what one virtio-scsi controller takes in PVE.
 const EXTRA_SLOTS: std::ops::RangeInclusive<u32> = 1..=30;
@@ -21,42 +18,22 @@ const EXTRA_SLOTS: std::ops::RangeInclusive<u32> = 1..=30;
 /// Keys whose pending value waits for a full restart and that mainstay sets. Disks besides these.
 const RESTART_KEYS: [&str; 5] = ["cores", "cpu", "memory", "scsihw", "agent"];
 
-/// A digest of everything the file decides about the VM.
-pub(crate) fn digest(wish: &Wish, wanted: &Wanted) -> ShapeDigest {
-    let (machine, network) = (&wanted.machine, &wish.network);
-    let text = format!(
-        "{:?} {} {} {} {:?} {} {:?} {:?} {}",
-        machine.shape,
-        machine.mac,
-        wish.interface(wanted),
-        network.gateway,
-        network.dns,
-        network.bridge,
-        network.vlan,
-        machine.tags,
-        wish.agent
-    );
-    let hash = Sha256::digest(text.as_bytes());
-    let short: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    ShapeDigest(format!("{DIGEST_FORMAT}:{short}"))
-}
-
 /// How a VM differs from what is wanted.
 #[derive(Debug, Default)]
-pub(crate) struct Difference {
-    pub changes: Vec<Change>,
-    pub grows: Vec<Grow>,
+pub(crate) struct VmDiff {
+    pub changes: Vec<SettingChange>,
+    pub growth: Vec<DiskGrowth>,
     /// What cannot be done to a machine that exists.
-    pub impossible: Vec<Impossible>,
+    pub unsupported: Vec<UnsupportedChange>,
     /// What is left alone, and why.
-    pub left: Vec<String>,
+    pub kept: Vec<String>,
     /// Settings were written earlier and wait for a restart.
     pub pending: BTreeSet<String>,
 }
 
-impl Difference {
+impl VmDiff {
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.grows.is_empty() && self.pending.is_empty()
+        self.changes.is_empty() && self.growth.is_empty() && self.pending.is_empty()
     }
 
     pub fn restarts(&self) -> bool {
@@ -84,7 +61,7 @@ impl Difference {
 
 /// A setting that differs, in words.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct SettingChange {
     pub setting: Setting,
     pub what: String,
     /// `None`: there was nothing.
@@ -92,7 +69,7 @@ pub(crate) struct Change {
     pub want: String,
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for SettingChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.is {
             Some(is) => write!(f, "{} {is} -> {}", self.what, self.want),
@@ -103,7 +80,7 @@ impl fmt::Display for Change {
 
 /// A disk that is smaller than wanted.
 #[derive(Debug)]
-pub(crate) struct Grow {
+pub(crate) struct DiskGrowth {
     pub slot: String,
     pub label: String,
     pub storage: String,
@@ -112,61 +89,61 @@ pub(crate) struct Grow {
 }
 
 #[derive(Debug)]
-pub(crate) struct Impossible {
+pub(crate) struct UnsupportedChange {
     pub what: String,
     pub why: &'static str,
     pub help: String,
 }
 
 /// Compares a VM with what is wanted. `disks_on` is where a new disk goes that names no storage.
-pub(crate) fn compare(wish: &Wish, wanted: &Wanted, owned: &Owned<'_>, disks_on: Option<&str>) -> Difference {
-    let mut difference = Difference::default();
-    identity(wish, wanted, owned.config, &mut difference);
-    hardware(&wanted.machine.shape, owned.config, wish.agent, &mut difference);
-    place_in_pve(wish, wanted, owned, &mut difference);
-    if owned.is_filled() {
-        disks(wanted, owned.config, disks_on, &mut difference);
+pub(crate) fn compare(cluster: &DesiredCluster, machine: &DesiredMachine, vm: &OwnedVm<'_>, disks_on: Option<&str>) -> VmDiff {
+    let mut diff = VmDiff::default();
+    identity(cluster, machine, vm.config, &mut diff);
+    hardware(&machine.machine.shape, vm.config, cluster.agent, &mut diff);
+    place_in_pve(cluster, machine, vm, &mut diff);
+    if vm.is_filled() {
+        disks(machine, vm.config, disks_on, &mut diff);
     }
-    if owned.runs() {
+    if vm.runs() {
         let is_disk = |key: &str| key.strip_prefix("scsi").is_some_and(|n| n.parse::<u32>().is_ok());
         let restart = |key: &&String| RESTART_KEYS.contains(&key.as_str()) || is_disk(key);
-        difference.pending = owned.config.pending.iter().filter(restart).cloned().collect();
+        diff.pending = vm.config.pending.iter().filter(restart).cloned().collect();
     }
-    difference
+    diff
 }
 
 /// Address and MAC are how the cluster knows a machine; changing them on one that exists cuts it off.
-fn identity(wish: &Wish, wanted: &Wanted, config: &VmConfig, difference: &mut Difference) {
-    if let Some(there) = config.address.filter(|there| there.addr() != wanted.address()) {
-        difference.impossible.push(Impossible {
-            what: format!("its address cannot change from {} to {}", there.addr(), wanted.address()),
+fn identity(cluster: &DesiredCluster, machine: &DesiredMachine, config: &VmConfig, diff: &mut VmDiff) {
+    if let Some(there) = config.address.filter(|there| there.addr() != machine.address()) {
+        diff.unsupported.push(UnsupportedChange {
+            what: format!("its address cannot change from {} to {}", there.addr(), machine.address()),
             why: "etcd, certificates and the other nodes know it by its address; this version changes no addresses.",
             help: format!("put {} back, or remove the machine first and add it again.", there.addr()),
         });
     }
     let Some(nic) = &config.nic else { return };
-    if nic.mac != wanted.machine.mac {
-        difference.impossible.push(Impossible {
-            what: format!("its MAC cannot change from {} to {}", nic.mac, wanted.machine.mac),
+    if nic.mac != machine.machine.mac {
+        diff.unsupported.push(UnsupportedChange {
+            what: format!("its MAC cannot change from {} to {}", nic.mac, machine.machine.mac),
             why: "the node finds its network card by the MAC; with another it would come up without an address.",
             help: format!("put {} back, or remove the machine first and add it again.", nic.mac),
         });
     }
-    let want = wanted_nic(wish, wanted);
+    let want = desired_nic(cluster, machine);
     if (&nic.bridge, nic.vlan) != (&want.bridge, want.vlan) {
         let show = |bridge: &str, vlan: Option<u16>| vlan.map_or_else(|| bridge.to_owned(), |vlan| format!("{bridge}.{vlan}"));
         let (is, want_text) = (show(&nic.bridge, nic.vlan), show(&want.bridge, want.vlan));
-        difference.push("network", is, want_text, Setting::Nic(Nic { mac: nic.mac, ..want }));
+        diff.push("network", is, want_text, Setting::Nic(Nic { mac: nic.mac, ..want }));
     }
 }
 
-fn hardware(shape: &Shape, config: &VmConfig, agent: bool, difference: &mut Difference) {
-    difference.compare("cpu", &config.cores, &shape.cpu, |cores| Setting::Cores(*cores));
-    difference.compare("cpu type", &config.cpu_type, &shape.cpu_type, |kind| {
+fn hardware(shape: &Shape, config: &VmConfig, agent: bool, diff: &mut VmDiff) {
+    diff.compare("cpu", &config.cores, &shape.cpu, |cores| Setting::Cores(*cores));
+    diff.compare("cpu type", &config.cpu_type, &shape.cpu_type, |kind| {
         Setting::CpuType(kind.clone())
     });
     if config.memory != shape.memory {
-        difference.push(
+        diff.push(
             "memory",
             memory(config.memory),
             memory(shape.memory),
@@ -174,15 +151,15 @@ fn hardware(shape: &Shape, config: &VmConfig, agent: bool, difference: &mut Diff
         );
     }
     let scsi = shape.scsi.as_str();
-    difference.compare("scsi controller", &config.scsi.as_str(), &scsi, |_| {
+    diff.compare("scsi controller", &config.scsi.as_str(), &scsi, |_| {
         Setting::ScsiController(scsi)
     });
-    difference.compare("guest agent", &config.agent, &agent, |on| Setting::Agent(*on));
-    difference.compare("onboot", &config.onboot, &shape.onboot, |on| Setting::Onboot(*on));
+    diff.compare("guest agent", &config.agent, &agent, |on| Setting::Agent(*on));
+    diff.compare("onboot", &config.onboot, &shape.onboot, |on| Setting::Onboot(*on));
     if config.startup_order != shape.startup_order {
         let show = |order: Option<u32>| order.map_or_else(|| "none".to_owned(), |order| order.to_string());
         let setting = Setting::StartupOrder(shape.startup_order);
-        difference.push(
+        diff.push(
             "startup order",
             show(config.startup_order),
             show(shape.startup_order),
@@ -190,7 +167,7 @@ fn hardware(shape: &Shape, config: &VmConfig, agent: bool, difference: &mut Diff
         );
     }
     if config.firmware != shape.firmware.as_str() {
-        difference.impossible.push(Impossible {
+        diff.unsupported.push(UnsupportedChange {
             what: format!(
                 "its firmware cannot change from {} to {}",
                 config.firmware,
@@ -202,22 +179,22 @@ fn hardware(shape: &Shape, config: &VmConfig, agent: bool, difference: &mut Diff
     }
 }
 
-fn place_in_pve(wish: &Wish, wanted: &Wanted, owned: &Owned<'_>, difference: &mut Difference) {
-    let config = owned.config;
+fn place_in_pve(cluster: &DesiredCluster, machine: &DesiredMachine, vm: &OwnedVm<'_>, diff: &mut VmDiff) {
+    let config = vm.config;
     let name = config.name.clone().unwrap_or_default();
-    difference.compare("name", &name.as_str(), &wanted.name(), |name| {
+    diff.compare("name", &name.as_str(), &machine.name(), |name| {
         Setting::Name((*name).to_owned())
     });
-    let missing: BTreeSet<String> = wanted_tags(wanted).difference(&owned.vm.tags).cloned().collect();
+    let missing: BTreeSet<String> = desired_tags(machine).difference(&vm.vm.tags).cloned().collect();
     // Our own tag is one of the marks and is put back with them.
     if missing.iter().any(|tag| tag != TAG) {
         let list = missing.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        difference.push("tags", None, list, Setting::Tags(missing));
+        diff.push("tags", None, list, Setting::Tags(missing));
     }
-    if !owned.is_filled() {
+    if !vm.is_filled() {
         return;
     }
-    let want = seed(wish, wanted);
+    let want = seed(cluster, machine);
     let is = config.address.zip(config.gateway).map(|(address, gateway)| Seed {
         address,
         gateway,
@@ -225,23 +202,23 @@ fn place_in_pve(wish: &Wish, wanted: &Wanted, owned: &Owned<'_>, difference: &mu
     });
     if is.as_ref() != Some(&want) && is.as_ref().is_none_or(|is| is.address.addr() == want.address.addr()) {
         let is = is.as_ref().map_or_else(|| "none".to_owned(), show_seed);
-        difference.push("first boot", is, show_seed(&want), Setting::Seed(want));
+        diff.push("first boot", is, show_seed(&want), Setting::Seed(want));
     }
     if config.boot.first().is_none_or(|first| first != SYSTEM_SLOT) {
         let boot = vec![SYSTEM_SLOT.to_owned()];
-        difference.push("boot", config.boot.join(";"), SYSTEM_SLOT.to_owned(), Setting::Boot(boot));
+        diff.push("boot", config.boot.join(";"), SYSTEM_SLOT.to_owned(), Setting::Boot(boot));
     }
 }
 
-fn disks(wanted: &Wanted, config: &VmConfig, disks_on: Option<&str>, difference: &mut Difference) {
-    let shape = &wanted.machine.shape;
+fn disks(machine: &DesiredMachine, config: &VmConfig, disks_on: Option<&str>, diff: &mut VmDiff) {
+    let shape = &machine.machine.shape;
     if let Some(system) = config.disks.get(SYSTEM_SLOT) {
-        disk(SYSTEM_SLOT, "disk", &shape.disk, system, difference);
+        disk(SYSTEM_SLOT, "disk", &shape.disk, system, diff);
     }
     let mut free = free_slots(config);
     for extra in &shape.disks {
         match by_serial(config, &extra.name) {
-            Some((slot, there)) => disk(slot, &format!("disk {}", extra.name), &extra.disk, there, difference),
+            Some((slot, there)) => disk(slot, &format!("disk {}", extra.name), &extra.disk, there, diff),
             None => {
                 let storage = extra
                     .disk
@@ -252,7 +229,7 @@ fn disks(wanted: &Wanted, config: &VmConfig, disks_on: Option<&str>, difference:
                 if let (Some(slot), Some(storage)) = (free.next(), storage) {
                     let new = new_disk(slot, storage, &extra.disk, &extra.name);
                     let want = extra.disk.size.0;
-                    difference.push(
+                    diff.push(
                         &format!("disk {}", extra.name),
                         None,
                         format!("{want} GiB"),
@@ -269,15 +246,15 @@ fn disks(wanted: &Wanted, config: &VmConfig, disks_on: Option<&str>, difference:
         .filter_map(|disk| disk.serial.as_ref())
         .filter(|serial| !known(serial))
     {
-        difference.left.push(format!(
+        diff.kept.push(format!(
             "disk {serial} is not in the file any more; it may hold data, so it stays: detach it in PVE"
         ));
     }
 }
 
-fn disk(slot: &str, label: &str, want: &Disk, there: &VmDisk, difference: &mut Difference) {
+fn disk(slot: &str, label: &str, want: &Disk, there: &VmDisk, diff: &mut VmDiff) {
     if want.size > there.size {
-        difference.grows.push(Grow {
+        diff.growth.push(DiskGrowth {
             slot: slot.to_owned(),
             label: label.to_owned(),
             storage: there.storage().to_owned(),
@@ -285,14 +262,14 @@ fn disk(slot: &str, label: &str, want: &Disk, there: &VmDisk, difference: &mut D
             to: want.size,
         });
     } else if want.size < there.size {
-        difference.impossible.push(Impossible {
+        diff.unsupported.push(UnsupportedChange {
             what: format!("its {label} cannot shrink from {} GiB to {} GiB", there.size.0, want.size.0),
             why: "PVE shrinks no disks, and what is at the end of this one would be lost.",
             help: format!("write {}GiB, or remove the machine first and add it again.", there.size.0),
         });
     }
     if let Some(storage) = want.storage.as_ref().filter(|storage| storage.as_str() != there.storage()) {
-        difference.left.push(format!(
+        diff.kept.push(format!(
             "its {label} stays on {}: moving it to {storage} is left to PVE's own \"move disk\"",
             there.storage()
         ));
@@ -302,7 +279,7 @@ fn disk(slot: &str, label: &str, want: &Disk, there: &VmDisk, difference: &mut D
             slot: slot.to_owned(),
             options: want.options,
         };
-        difference.push(
+        diff.push(
             &format!("{label} options"),
             show_options(there.options),
             show_options(want.options),
@@ -311,9 +288,9 @@ fn disk(slot: &str, label: &str, want: &Disk, there: &VmDisk, difference: &mut D
     }
 }
 
-impl Difference {
+impl VmDiff {
     fn push(&mut self, what: &str, is: impl Into<Option<String>>, want: String, setting: Setting) {
-        self.changes.push(Change {
+        self.changes.push(SettingChange {
             setting,
             what: what.to_owned(),
             is: is.into(),
@@ -331,8 +308,8 @@ impl Difference {
 /// The serial of the system disk; extra disks have their names.
 pub const SYSTEM_SERIAL: &str = "system";
 
-pub(crate) fn wanted_tags(wanted: &Wanted) -> BTreeSet<String> {
-    wanted
+pub(crate) fn desired_tags(machine: &DesiredMachine) -> BTreeSet<String> {
+    machine
         .machine
         .tags
         .iter()
@@ -341,19 +318,19 @@ pub(crate) fn wanted_tags(wanted: &Wanted) -> BTreeSet<String> {
         .collect()
 }
 
-pub(crate) fn wanted_nic(wish: &Wish, wanted: &Wanted) -> Nic {
+pub(crate) fn desired_nic(cluster: &DesiredCluster, machine: &DesiredMachine) -> Nic {
     Nic {
-        mac: wanted.machine.mac,
-        bridge: wish.network.bridge.to_string(),
-        vlan: wish.network.vlan,
+        mac: machine.machine.mac,
+        bridge: cluster.network.bridge.to_string(),
+        vlan: cluster.network.vlan,
     }
 }
 
-pub(crate) fn seed(wish: &Wish, wanted: &Wanted) -> Seed {
+pub(crate) fn seed(cluster: &DesiredCluster, machine: &DesiredMachine) -> Seed {
     Seed {
-        address: wish.interface(wanted),
-        gateway: wish.network.gateway,
-        dns: wish.network.dns.clone(),
+        address: cluster.interface(machine),
+        gateway: cluster.network.gateway,
+        dns: cluster.network.dns.clone(),
     }
 }
 

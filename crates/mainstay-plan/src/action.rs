@@ -1,0 +1,376 @@
+//! Every action, and one table of what the program knows about each kind.
+//!
+//! Whoever asks about an action (views, limits, lease, approval, linter) reads the table. Both matches are exhaustive, so that an action
+//! that is not classified does not compile.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use mainstay_spec::Gib;
+use uuid::Uuid;
+
+use crate::desired::Image;
+use crate::mark::Mark;
+use crate::observed::{Config, StorageAt};
+use crate::settings::Setting;
+use crate::step::{Apply, Claim, EtcdMember, Fill, Impact, LeaveBy, NodeState, Peer, Remark, Spare, VmRef};
+
+/// Everything that can be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Make the schematic known to the Image Factory.
+    SchematicRegister {
+        schematic: String,
+    },
+    /// Have a host download the image. On a shared storage one host does it for all.
+    ImageFetch {
+        at: StorageAt,
+        image: Image,
+    },
+    /// Remove a file of the image's name that is not the whole image.
+    ImageDiscard {
+        at: StorageAt,
+        file: String,
+    },
+    /// Remove an image that nobody needs.
+    ImageDelete {
+        at: StorageAt,
+        file: String,
+    },
+    /// Create a VM without disks that carries all marks: the claim of its VMID.
+    MachineClaim(Box<Claim>),
+    /// Write the mark, and the tags that are missing.
+    MachineMark(Box<Remark>),
+    /// Give a claimed VM its disks, in one request. Not idempotent: whoever repeats it looks first. A VM that somebody started
+    /// before it got its system disk by it does not run afterwards: it would never look for one.
+    MachineFill(Box<Fill>),
+    /// Grow a disk to a size.
+    MachineGrow {
+        vm: VmRef,
+        slot: String,
+        to: Gib,
+    },
+    MachineStart {
+        vm: VmRef,
+    },
+    /// Change settings in one request, and record the shape in the mark.
+    MachineChange {
+        vm: VmRef,
+        settings: Vec<Setting>,
+        mark: Box<Mark>,
+    },
+    /// Restart through PVE, so that pending settings take effect.
+    MachineReboot {
+        vm: VmRef,
+        address: Ipv4Addr,
+    },
+    /// Switch off, and wait until it is off.
+    MachineStop {
+        vm: VmRef,
+        spare: Option<Spare>,
+    },
+    /// Destroy a stopped VM with its volumes: those that mainstay made, and those that the user named with `--with-disk`. Proof of
+    /// ownership, the config's volumes and PVE's quorum are read again right before: a volume that is in neither list stops it.
+    /// `purge`: also take it out of HA, which the approval says. `only_going`: the machine is wanted, so only what is left of a
+    /// destruction that was begun may go.
+    MachineDelete {
+        vm: VmRef,
+        volumes: Vec<String>,
+        with_disks: Vec<String>,
+        purge: bool,
+        spare: Option<Spare>,
+        only_going: bool,
+    },
+    /// Destroy a volume that no VM refers to.
+    VolumeDelete {
+        at: StorageAt,
+        volume: String,
+    },
+    /// Wait for the Talos API; in maintenance mode prove the VM by its UUID and apply the config; done if it is configured already.
+    TalosConfigure {
+        address: Ipv4Addr,
+        uuid: Uuid,
+        config: Config,
+    },
+    /// Wait for the Talos API of a machine that is not wanted any more, so that it can be seen whether it has etcd data.
+    TalosAwait {
+        address: Ipv4Addr,
+        uuid: Uuid,
+    },
+    /// Apply a changed config to a running node.
+    TalosReconfigure {
+        address: Ipv4Addr,
+        uuid: Uuid,
+        config: Config,
+        how: Apply,
+    },
+    /// Begin etcd here, once in the life of the cluster. `prove` are the control planes that could have data: each is read again first.
+    TalosBootstrap {
+        address: Ipv4Addr,
+        prove: Vec<Peer>,
+    },
+    /// Wait until the machine is a healthy voter of etcd.
+    EtcdJoin {
+        address: Ipv4Addr,
+    },
+    EtcdLeave {
+        member: EtcdMember,
+        by: LeaveBy,
+    },
+    /// Wait for the Kubernetes Node.
+    NodeAwait {
+        until: NodeState,
+    },
+    NodeDelete,
+}
+
+/// What the program knows about an action.
+#[derive(Debug, Clone)]
+pub struct ActionInfo<'a> {
+    /// In traces, in the event stream and in the journal.
+    pub name: &'static str,
+    /// In the rows of a plan. Empty: the row says it otherwise.
+    pub verb: &'static str,
+    /// While it runs.
+    pub progress: &'static str,
+    /// The VM that is acted on.
+    pub vm: Option<&'a VmRef>,
+    /// The host whose workers it keeps busy.
+    pub host: Option<&'a str>,
+    /// The storage on which it allocates space.
+    pub allocates_on: Option<StorageAt>,
+    /// What becomes of the subject.
+    pub fate: SubjectFate,
+    /// The most that a step of this kind does to what runs; a step may say less, never more.
+    pub max_impact: Impact,
+    /// Destroys data: what an approval must cover.
+    pub removes_data: bool,
+    /// Ends what runs, if only for a moment.
+    pub stops: bool,
+    /// Two runs must not do this at once.
+    pub needs_lease: bool,
+    /// Waits only: a row tells it where nothing else happens.
+    pub waits: bool,
+    /// What it does to the member of its subject.
+    pub etcd: EtcdEffect<'a>,
+    /// How long it takes when nothing is wrong. An order of magnitude, not a deadline.
+    pub expected: Duration,
+}
+
+/// What becomes of the subject of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SubjectFate {
+    Created,
+    Kept,
+    Removed,
+}
+
+/// What a step does to etcd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EtcdEffect<'a> {
+    None,
+    Joins,
+    /// The member is down for a while.
+    Interrupts,
+    Leaves(&'a EtcdMember),
+}
+
+impl<'a> ActionInfo<'a> {
+    fn new(name: &'static str, verb: &'static str, progress: &'static str, expected: u64) -> Self {
+        Self {
+            name,
+            verb,
+            progress,
+            vm: None,
+            host: None,
+            allocates_on: None,
+            fate: SubjectFate::Kept,
+            max_impact: Impact::None,
+            removes_data: false,
+            stops: false,
+            needs_lease: false,
+            waits: false,
+            etcd: EtcdEffect::None,
+            expected: Duration::from_secs(expected),
+        }
+    }
+
+    /// Acts on a VM, and keeps its host busy.
+    fn on(self, vm: &'a VmRef) -> Self {
+        Self {
+            vm: Some(vm),
+            host: Some(&vm.host),
+            ..self
+        }
+    }
+
+    fn busy(self, at: &'a StorageAt) -> Self {
+        Self {
+            host: Some(&at.host),
+            ..self
+        }
+    }
+
+    fn allocates(self, host: &str, storage: Option<&String>) -> Self {
+        let at = |storage: &String| StorageAt {
+            host: host.to_owned(),
+            storage: storage.clone(),
+        };
+        Self {
+            allocates_on: storage.map(at),
+            ..self
+        }
+    }
+
+    /// Work that takes something down or away needs the lease.
+    fn impact(self, max_impact: Impact) -> Self {
+        Self {
+            max_impact,
+            needs_lease: self.needs_lease || max_impact >= Impact::Reboot,
+            ..self
+        }
+    }
+
+    fn creates(self) -> Self {
+        Self {
+            fate: SubjectFate::Created,
+            ..self
+        }
+    }
+
+    fn removes_data(self) -> Self {
+        Self {
+            removes_data: true,
+            needs_lease: true,
+            ..self
+        }
+    }
+
+    fn removes_subject(self) -> Self {
+        Self {
+            fate: SubjectFate::Removed,
+            ..self.removes_data()
+        }
+    }
+
+    /// The machine goes down, and its etcd member with it.
+    fn stops(self) -> Self {
+        Self {
+            stops: true,
+            needs_lease: true,
+            etcd: EtcdEffect::Interrupts,
+            ..self
+        }
+    }
+
+    fn waits(self) -> Self {
+        Self { waits: true, ..self }
+    }
+
+    fn etcd(self, etcd: EtcdEffect<'a>) -> Self {
+        Self { etcd, ..self }
+    }
+}
+
+impl Action {
+    /// The table: one row for each kind of action.
+    pub fn info(&self) -> ActionInfo<'_> {
+        let row = ActionInfo::new;
+        match self {
+            Self::SchematicRegister { .. } => row("schematic.register", "", "registering with the Image Factory", 1),
+            Self::ImageFetch { at, .. } => row("image.fetch", "", "downloading", 40)
+                .busy(at)
+                .allocates(&at.host, Some(&at.storage))
+                .creates(),
+            Self::ImageDiscard { .. } => row("image.discard", "", "removing a partial download", 1),
+            Self::ImageDelete { .. } => row("image.delete", "", "deleting", 1).removes_subject(),
+            Self::MachineClaim(claim) => row("machine.claim", "", "creating the VM", 1).on(&claim.vm).creates(),
+            Self::MachineMark(update) => row("machine.mark", "mark", "updating the VM's mark", 1).on(&update.vm),
+            Self::MachineFill(fill) => row("machine.fill", "fill", "importing the disk", 20)
+                .on(&fill.vm)
+                .allocates(&fill.vm.host, fill.system.as_ref().map(|disk| &disk.storage)),
+            Self::MachineGrow { vm, .. } => row("machine.grow", "grow", "growing the disk", 1).on(vm).impact(Impact::Live),
+            Self::MachineStart { vm } => row("machine.start", "start", "starting", 3).on(vm),
+            Self::MachineChange { vm, settings, .. } => row("machine.change", "change", "changing settings", 1)
+                .on(vm)
+                .impact(Impact::Live)
+                .allocates(&vm.host, settings.iter().find_map(Setting::allocates_on)),
+            Self::MachineReboot { vm, .. } => row("machine.reboot", "reboot", "restarting", 60)
+                .on(vm)
+                .impact(Impact::Reboot)
+                .stops(),
+            Self::MachineStop { vm, .. } => row("machine.stop", "stop", "stopping", 3).on(vm).impact(Impact::Live).stops(),
+            Self::MachineDelete { vm, .. } => row("machine.delete", "", "deleting", 3)
+                .on(vm)
+                .impact(Impact::Wipe)
+                .removes_subject(),
+            Self::VolumeDelete { at, .. } => row("volume.delete", "", "deleting", 3)
+                .busy(at)
+                .impact(Impact::Wipe)
+                .removes_subject(),
+            Self::TalosConfigure { .. } => row("talos.configure", "configure", "configuring", 45),
+            Self::TalosAwait { .. } => row("talos.await", "await Talos", "waiting for the guest", 45),
+            Self::TalosReconfigure { how: Apply::Live, .. } => {
+                row("talos.reconfigure", "new config, live", "applying the config", 5).impact(Impact::Live)
+            }
+            Self::TalosReconfigure { how: Apply::Staged, .. } => {
+                row("talos.reconfigure", "new config", "applying the config", 5).impact(Impact::Live)
+            }
+            Self::TalosReconfigure { how: Apply::Reboot, .. } => {
+                row("talos.reconfigure", "new config, reboot", "applying the config", 60)
+                    .impact(Impact::Reboot)
+                    .etcd(EtcdEffect::Interrupts)
+            }
+            Self::TalosBootstrap { .. } => row("talos.bootstrap", "", "bootstrapping etcd", 15),
+            Self::EtcdJoin { .. } => row("etcd.join", "join etcd", "joining etcd", 30)
+                .waits()
+                .etcd(EtcdEffect::Joins),
+            Self::EtcdLeave { member, .. } => row("etcd.leave", "leave etcd", "leaving etcd", 10)
+                .impact(Impact::Live)
+                .removes_data()
+                .etcd(EtcdEffect::Leaves(member)),
+            Self::NodeAwait { .. } => row("node.await", "await node", "waiting for the node", 90).waits(),
+            Self::NodeDelete => row("node.delete", "delete node", "deleting the Node", 1)
+                .impact(Impact::Live)
+                .removes_data(),
+        }
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.info().name
+    }
+
+    /// What the trace says besides name and subject.
+    pub fn detail(&self) -> Option<String> {
+        match self {
+            Self::MachineClaim(claim) => Some(claim.vm.to_string()),
+            Self::MachineFill(fill) => Some(format!("from {}:{}", fill.image.storage, fill.image.file)),
+            Self::MachineGrow { slot, to, .. } => Some(format!("{slot} to {} GiB", to.0)),
+            Self::MachineChange { settings, .. } => Some(settings.iter().map(Setting::key).collect::<Vec<_>>().join("+")),
+            Self::MachineMark(update) => update.mark.bootstrap.then(|| "bootstrap here".to_owned()),
+            Self::EtcdLeave { by, .. } => match by {
+                LeaveBy::Itself(_) => None,
+                LeaveBy::Survivor(peer) => Some(format!("by {}", peer.machine)),
+            },
+            Self::TalosBootstrap { prove, .. } => {
+                let names: Vec<&str> = prove.iter().map(|peer| peer.machine.as_str()).collect();
+                (!names.is_empty()).then(|| format!("after reading {}", names.join(", ")))
+            }
+            Self::SchematicRegister { .. }
+            | Self::ImageFetch { .. }
+            | Self::ImageDiscard { .. }
+            | Self::ImageDelete { .. }
+            | Self::MachineStart { .. }
+            | Self::MachineReboot { .. }
+            | Self::MachineStop { .. }
+            | Self::MachineDelete { .. }
+            | Self::VolumeDelete { .. }
+            | Self::TalosConfigure { .. }
+            | Self::TalosAwait { .. }
+            | Self::TalosReconfigure { .. }
+            | Self::EtcdJoin { .. }
+            | Self::NodeAwait { .. }
+            | Self::NodeDelete => None,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Images: on every storage from which a machine is filled, once, whole.
+
+use std::collections::BTreeMap;
+
+use crate::action::Action;
+use crate::builder::PlanBuilder;
+use crate::context::{Context, Inputs};
+use crate::desired::Image;
+use crate::observed::{ImageFile, Observed, Seen, StorageAt};
+use crate::plan::HoldReason;
+use crate::step::{StepId, Subject};
+
+/// The image storages that this plan uses. What to do about one is decided when a machine first needs it, so that a storage from which
+/// no machine is filled gets no image.
+#[derive(Debug)]
+pub(crate) struct ImageTable<'a> {
+    observed: &'a Observed,
+    /// Schematics that this plan registers, by id.
+    registered: BTreeMap<String, StepId>,
+    /// By storage (a shared one once for all hosts) and file: the step that brings it, none where it is already, or why it is unknown.
+    decided: BTreeMap<(StorageAt, String), Result<Option<StepId>, String>>,
+}
+
+impl<'a> ImageTable<'a> {
+    pub fn inspect(ctx: Context<'a>) -> Self {
+        Self {
+            observed: ctx.observed,
+            registered: BTreeMap::new(),
+            decided: BTreeMap::new(),
+        }
+    }
+
+    /// The step after which a storage has the image; none if it has it already.
+    pub fn on(&mut self, at: &StorageAt, image: &Image, plan: &mut PlanBuilder) -> Result<Option<StepId>, HoldReason> {
+        let key = (storage_key(self.observed, &at.host, &at.storage), image.file.clone());
+        if let Some(known) = self.decided.get(&key) {
+            return known.clone().map_err(HoldReason::from);
+        }
+        let step = match self.observed.images.get(at) {
+            Some(Seen::Yes(files)) => Ok(self.fetch(at, image, files, plan)),
+            Some(Seen::No) => Ok(self.fetch(at, image, &[], plan)),
+            Some(Seen::Unknown(why)) => Err(format!("the images on {at} could not be listed: {why}")),
+            None => Err(format!("the images on {at} were not listed")),
+        };
+        self.decided.insert(key, step.clone());
+        step.map_err(HoldReason::from)
+    }
+
+    /// What brings the image to a storage that holds `files`, if it is not there as it should be.
+    fn fetch(&mut self, at: &StorageAt, image: &Image, files: &[ImageFile], plan: &mut PlanBuilder) -> Option<StepId> {
+        let found = files.iter().find(|found| found.file == image.file);
+        if found.is_some_and(|found| image.size.is_none_or(|size| size == found.size)) {
+            return None;
+        }
+        let subject = Subject::Image(at.clone());
+        // PVE never overwrites a file, so one that is not whole goes first.
+        let discarded = found.map(|found| {
+            let action = Action::ImageDiscard {
+                at: at.clone(),
+                file: found.file.clone(),
+            };
+            let expected = image.size.unwrap_or_default();
+            let why = format!("{} of {expected} bytes: a download that broke off", found.size);
+            plan.step(subject.clone(), action).because(why).add()
+        });
+        let registered = self.register(&image.schematic, plan);
+        let action = Action::ImageFetch {
+            at: at.clone(),
+            image: image.clone(),
+        };
+        let step = plan.step(subject, action).because("missing there");
+        Some(step.needs([registered]).needs(discarded).add())
+    }
+
+    fn register(&mut self, schematic: &str, plan: &mut PlanBuilder) -> StepId {
+        if let Some(step) = self.registered.get(schematic) {
+            return *step;
+        }
+        let action = Action::SchematicRegister {
+            schematic: schematic.to_owned(),
+        };
+        let step = plan
+            .step(Subject::Schematic, action)
+            .because("the factory builds what it was told about")
+            .add();
+        self.registered.insert(schematic.to_owned(), step);
+        step
+    }
+}
+
+/// Images that are where they belong and are not touched.
+pub(crate) fn count(observed: &Observed, file: &str) -> usize {
+    let has = |files: &&Seen<Vec<ImageFile>>| files.yes().is_some_and(|files| files.iter().any(|found| found.file == file));
+    observed.images.values().filter(has).count()
+}
+
+/// Deletes image files, once per storage.
+pub(crate) fn delete(inputs: Inputs<'_>, files: &[String], plan: &mut PlanBuilder) {
+    let mut done: Vec<(StorageAt, &String)> = Vec::new();
+    for (at, found) in &inputs.observed.images {
+        let subject = Subject::Image(at.clone());
+        if let Some(why) = found.unknown() {
+            let reason = HoldReason::transient(format!("its images could not be listed: {why}"));
+            plan.hold(subject.clone(), "remove", reason);
+        }
+        let has = |file: &&String| {
+            found
+                .yes()
+                .is_some_and(|found| found.iter().any(|image| image.file == **file))
+        };
+        for file in files.iter().filter(has) {
+            let key = (storage_key(inputs.observed, &at.host, &at.storage), file);
+            if done.contains(&key) {
+                continue;
+            }
+            done.push(key);
+            let action = Action::ImageDelete {
+                at: at.clone(),
+                file: file.clone(),
+            };
+            plan.step(subject.clone(), action).because("not kept").add();
+        }
+    }
+}
+
+/// A shared storage is the same one from every host.
+pub(crate) fn storage_key(observed: &Observed, host: &str, storage: &str) -> StorageAt {
+    let found = observed
+        .hosts
+        .get(host)
+        .and_then(|host| host.storages.yes())
+        .and_then(|storages| storages.get(storage));
+    let shared = found.is_some_and(|storage| storage.shared);
+    StorageAt {
+        host: if shared { String::new() } else { host.to_owned() },
+        storage: storage.to_owned(),
+    }
+}

@@ -1,0 +1,72 @@
+//! Waits for Kubernetes Nodes.
+
+use mainstay_spec::Cni;
+
+use crate::action::Action;
+use crate::builder::PlanBuilder;
+use crate::context::{Context, StepByMachine};
+use crate::desired::DesiredMachine;
+use crate::etcd::{EtcdFacts, EtcdPresence};
+use crate::guest::{GuestStatus, Guests};
+use crate::observed::Seen;
+use crate::plan::HoldReason;
+use crate::step::{NodeState, StepId, Subject};
+
+/// What a Node must be before its machine counts as done.
+pub(crate) fn awaited_state(ctx: Context<'_>) -> NodeState {
+    match ctx.cluster.cni {
+        Cni::None => NodeState::Registered,
+        Cni::Flannel | Cni::Canal | Cni::Cilium => NodeState::Ready,
+    }
+}
+
+/// Waits for the Nodes that are not yet as they should be. `awaited`: machines whose Node an earlier pass waits for.
+pub(crate) fn plan(
+    ctx: Context<'_>,
+    guests: &Guests<'_>,
+    etcd: &EtcdFacts<'_>,
+    configured: &StepByMachine<'_>,
+    bootstrap: Option<StepId>,
+    awaited: &StepByMachine<'_>,
+    plan: &mut PlanBuilder,
+) {
+    match &etcd.presence {
+        EtcdPresence::Unknown(why) => {
+            let reason = HoldReason::transient(format!("a control plane could have etcd data: {why}"));
+            return plan.hold(Subject::Cluster, "bootstrap", reason);
+        }
+        // Without etcd there is no API server that could register a Node.
+        EtcdPresence::NotBootstrapped if bootstrap.is_none() => return,
+        EtcdPresence::NotBootstrapped | EtcdPresence::Exists => {}
+    }
+    for (machine, status) in guests {
+        let configured = configured.get(machine.name()).copied();
+        let is_settled = configured.is_none() && bootstrap.is_none() && is_as_desired(ctx, machine);
+        if matches!(status, GuestStatus::Held) || is_settled || awaited.contains_key(machine.name()) {
+            continue;
+        }
+        let action = Action::NodeAwait {
+            until: awaited_state(ctx),
+        };
+        let step = plan.machine_step(machine, action).because(why_await(ctx, machine));
+        step.needs(configured).needs(bootstrap).add();
+    }
+}
+
+fn is_as_desired(ctx: Context<'_>, machine: &DesiredMachine) -> bool {
+    let is_enough = |stale: bool| awaited_state(ctx) == NodeState::Registered && !stale;
+    ctx.node(machine.name())
+        .is_some_and(|node| node.ready || is_enough(node.stale))
+}
+
+fn why_await(ctx: Context<'_>, machine: &DesiredMachine) -> String {
+    match &ctx.observed.kubernetes {
+        Seen::Yes(kubernetes) => match kubernetes.nodes.get(machine.name()) {
+            Some(node) if node.ready => "it changes".to_owned(),
+            Some(node) => format!("not ready: {}", node.why),
+            None => "not a node yet".to_owned(),
+        },
+        Seen::No => "not a node yet".to_owned(),
+        Seen::Unknown(why) => format!("Kubernetes does not answer: {why}"),
+    }
+}

@@ -1,0 +1,467 @@
+//! The removal pass: machines that are not in the file any more, members without a machine, leftover volumes; and everything for `down`.
+//!
+//! A control plane leaves etcd first, then the machine stops, then its Node goes, then the VM: each while the one before still proves it.
+//! One that does not answer cannot leave. It goes first, and then a survivor takes its member out: were the removal broken off in
+//! between the other way round, the machine would keep data that can never join again, and nobody could want it back.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use mainstay_spec::Role;
+
+use crate::action::Action;
+use crate::builder::{PlanBuilder, StepBuilder};
+use crate::context::{Context, Inputs};
+use crate::etcd::{self, EtcdChain, EtcdFacts, EtcdPresence};
+use crate::images;
+use crate::mark::{Mark, TAG};
+use crate::observed::{EtcdState, Member, Observed, Power, Seen, Talos};
+use crate::ownership::OwnedVm;
+use crate::plan::HoldReason;
+use crate::step::{EtcdMember, Impact, LeaveBy, Remark, Spare, StepId, Subject};
+use crate::volumes;
+
+const UNWANTED: &str = "not in cluster.yaml";
+const PARTIAL: &str = "its destruction broke off when some of its disks were gone";
+
+/// Deletes everything that is ours.
+pub(crate) fn plan_teardown(inputs: Inputs<'_>, images: &[String], plan: &mut PlanBuilder) {
+    let (desired, owned) = (inputs.desired, inputs.owned);
+    let mut freed = BTreeSet::new();
+    for (vmid, why) in &owned.unknown {
+        let expected = desired.vmids.get(vmid);
+        if expected.is_some() || desired.vmids.is_empty() {
+            let subject = expected.map_or_else(|| format!("vm {vmid}"), |expected| expected.machine.clone());
+            plan.hold(Subject::Machine(subject), "remove", HoldReason::transient(why.clone()));
+        }
+    }
+    for (name, vm) in &owned.ours {
+        let mut removal = Removal {
+            inputs,
+            name,
+            vm,
+            freed: &mut freed,
+            plan,
+        };
+        if let Some(reason) = removal_blocker(inputs, vm) {
+            removal.hold(reason);
+            continue;
+        }
+        let marked = removal.repair_marks();
+        let freed = removal.free_leftovers(marked);
+        let stopped = removal.stop(None, marked.into_iter().collect());
+        removal.delete(None, stopped.into_iter().chain(marked).chain(freed).collect());
+    }
+    leftover_volumes(inputs, freed, plan);
+    images::delete(inputs, images, plan);
+}
+
+/// Volumes that no VM uses. Those that mainstay provably made, and that the token may free, are deleted; every other one is named.
+/// `freed`: those that a step of this plan deletes already.
+fn leftover_volumes(inputs: Inputs<'_>, mut freed: BTreeSet<String>, plan: &mut PlanBuilder) {
+    let leftovers = inputs.observed.leftovers.yes().into_iter().flatten();
+    for left in leftovers {
+        if freed.contains(&left.volume) {
+            continue;
+        }
+        let subject = Subject::Volume(left.volume.clone());
+        let owner = inputs.owned.ours.values().find(|vm| vm.vm.vmid == left.vmid);
+        // A task may be about to use it.
+        let is_idle = match owner {
+            Some(vm) => vm.blocked(inputs.observed).is_none(),
+            None => !inputs.owned.all.contains_key(&left.vmid),
+        };
+        if left.proved && !left.may_free {
+            let reason = format!(
+                "mainstay made it and no VM uses it, but the token lacks Datastore.Allocate on /storage/{}: pvesm free {}",
+                left.at.storage, left.volume
+            );
+            plan.hold(subject, "free", reason);
+        } else if left.proved && is_idle {
+            let why = if owner.is_some() {
+                volumes::BROKEN_FILL
+            } else {
+                "left by a machine of ours that is gone"
+            };
+            volumes::free(left, why, None, plan);
+            freed.insert(left.volume.clone());
+        } else if !left.proved && is_idle {
+            let reason = format!(
+                "no VM uses it, and nothing proves that mainstay made it, so it stays; if it is not needed: pvesm free {}",
+                left.volume
+            );
+            plan.hold(subject, "free", HoldReason::accepted(reason));
+        }
+    }
+}
+
+/// Removes the machines that are ours and not in the file, and what is left of those whose deletion broke off. `after`: the last steps of
+/// earlier passes that concern etcd. `freed`: volumes that they delete.
+pub(crate) fn plan(
+    ctx: Context<'_>,
+    etcd: &EtcdFacts<'_>,
+    after: Vec<StepId>,
+    mut freed: BTreeSet<String>,
+    plan: &mut PlanBuilder,
+) {
+    let mut chain = EtcdChain {
+        tail: after,
+        ..EtcdChain::observed(ctx)
+    };
+    let is_leaving =
+        |(name, vm): &(&String, &OwnedVm<'_>)| ctx.owned.in_file(name).is_none() || vm.is_partially_deleted(ctx.observed);
+    let mut leaving: Vec<(&String, &OwnedVm<'_>)> = ctx.owned.ours.iter().filter(is_leaving).collect();
+    // Workers first, and the youngest control plane before the oldest.
+    leaving.sort_by_key(|(name, vm)| (vm.role() == Some(Role::ControlPlane), Reverse(name.len()), Reverse(*name)));
+    for (name, vm) in leaving {
+        let inputs = *ctx;
+        let mut removal = Removal {
+            inputs,
+            name,
+            vm,
+            freed: &mut freed,
+            plan,
+        };
+        if let Some(reason) = removal_blocker(inputs, vm) {
+            removal.hold(reason);
+            continue;
+        }
+        if ctx.owned.in_file(name).is_some() {
+            let note = format!("{name} is made anew when what is left of it is gone");
+            removal.plan.note(note);
+        }
+        let removed = match removal_hold(ctx, etcd) {
+            Some(reason) => Err(reason),
+            None if is_marked_control_plane(vm) => remove_control_plane(ctx, &mut removal, etcd, &mut chain),
+            None => {
+                let marked = removal.repair_marks();
+                removal.remove_machine(None, marked.into_iter().collect());
+                Ok(())
+            }
+        };
+        if let Err(reason) = removed {
+            // A member that starts, an API server that rolls: most of it passes by itself.
+            removal.hold(HoldReason::transient(reason));
+            start_to_inspect(ctx, &mut removal);
+        }
+    }
+    if matches!(etcd.presence, EtcdPresence::Exists) {
+        remove_orphans(ctx, &mut chain, plan);
+    }
+    note_stale_nodes(ctx, plan);
+    leftover_volumes(*ctx, freed, plan);
+}
+
+/// Nodes that belong to no machine of ours. They may have joined on purpose, so they are only named.
+fn note_stale_nodes(ctx: Context<'_>, plan: &mut PlanBuilder) {
+    let nodes = ctx
+        .observed
+        .kubernetes
+        .yes()
+        .into_iter()
+        .flat_map(|kubernetes| kubernetes.nodes.keys());
+    let is_foreign = |name: &&String| ctx.owned.in_file(name).is_none() && !ctx.owned.ours.contains_key(*name);
+    for name in nodes.filter(is_foreign) {
+        plan.note(format!(
+            "node {name} is no machine of ours; if it is gone for good: kubectl delete node {name}"
+        ));
+    }
+}
+
+/// A control plane that cannot be removed yet may be what the others wait for: its etcd data, or its vote. It is started, so that the next
+/// plan can read it.
+fn start_to_inspect(ctx: Context<'_>, removal: &mut Removal<'_, '_>) {
+    let (name, vm) = (removal.name, removal.vm);
+    let may_hold_data = is_marked_control_plane(vm) && vm.may_hold_data(ctx.observed);
+    let is_unread = may_hold_data && etcd::data_unknown(ctx, name, vm).is_some();
+    let can_answer = matches!(vm.vm.power, Power::Running | Power::Stopped);
+    let Some(address) = vm.config.address.filter(|_| is_unread && can_answer) else {
+        return;
+    };
+    let marked = removal.repair_marks();
+    let why = "it cannot go before it is read";
+    let start = Action::MachineStart { vm: vm.vm_ref() };
+    let started = (!vm.runs()).then(|| removal.step(start).because(why).needs(marked).add());
+    let action = Action::TalosAwait {
+        address: address.addr(),
+        uuid: ctx.uuid(name),
+    };
+    removal.step(action).because(why).needs(started).add();
+}
+
+/// Removes a control plane, if etcd lives on without it.
+fn remove_control_plane(
+    ctx: Context<'_>,
+    removal: &mut Removal<'_, '_>,
+    etcd: &EtcdFacts<'_>,
+    chain: &mut EtcdChain,
+) -> Result<(), String> {
+    let (name, vm) = (removal.name, removal.vm);
+    let member = chain.members.iter().find(|member| member.name == name).cloned();
+    if let (EtcdPresence::Exists, Seen::Unknown(why)) = (&etcd.presence, &ctx.observed.etcd) {
+        return Err(format!("whether etcd survives it is unknown: {why}"));
+    }
+    let rest: Vec<Member> = chain.members.iter().filter(|other| other.name != name).cloned().collect();
+    let may_join = may_join(ctx, name, vm);
+    let by = match &member {
+        Some(member) => {
+            if member.votes() {
+                etcd::may_leave(&chain.members, name)?;
+            }
+            Some(removal_method(ctx, member, &rest)?)
+        }
+        // It may be a member by the time it is stopped, and then a healthy one must tell.
+        None if may_join && matches!(etcd.presence, EtcdPresence::Exists) => etcd::healthy_peer(ctx, &rest).map(|_| None)?,
+        None => None,
+    };
+    chain.members = rest;
+    let marked = removal.repair_marks();
+    let needs: Vec<StepId> = marked.into_iter().chain(chain.tail.iter().copied()).collect();
+    let leaves = matches!(by, Some(LeaveBy::Itself(_)));
+    let votes = member.as_ref().is_some_and(Member::votes);
+    let check = etcd::healthy_peer(ctx, &chain.members).ok().map(|by| Spare {
+        member: EtcdMember {
+            name: name.to_owned(),
+            id: member.as_ref().map_or(0, |member| member.id),
+        },
+        by,
+        may_join: !leaves && !votes && may_join,
+    });
+    let why = removal.why();
+    let end = match member.zip(by) {
+        None => removal.remove_machine(check, needs),
+        // It leaves while it answers, so that etcd never counts a member that is gone.
+        Some((member, by @ LeaveBy::Itself(_))) => {
+            let left = etcd::leave(&member, by, why, needs, removal.plan);
+            let needs = [left].into_iter().chain(chain.tail.iter().copied()).collect();
+            removal.remove_machine(check, needs)
+        }
+        Some((member, by @ LeaveBy::Survivor(_))) => {
+            let removed = removal.remove_machine(check, needs);
+            etcd::leave(&member, by, why, vec![removed], removal.plan)
+        }
+    };
+    chain.tail = vec![end];
+    Ok(())
+}
+
+/// A control plane that runs joins etcd as soon as it can. Not one that left, or that was never configured.
+fn may_join(ctx: Context<'_>, name: &str, vm: &OwnedVm<'_>) -> bool {
+    let stays_out = match ctx.talos(name) {
+        Some(Talos::Maintenance { .. }) => true,
+        Some(Talos::Running(node)) => node.etcd == Seen::Yes(EtcdState::Left),
+        _ => false,
+    };
+    vm.runs() && vm.is_filled() && !stays_out
+}
+
+/// Removes members whose machine is gone and not in the file. They count for the majority, so they must not stay.
+fn remove_orphans(ctx: Context<'_>, chain: &mut EtcdChain, plan: &mut PlanBuilder) {
+    let owned = ctx.owned;
+    let mut running = owned
+        .ours
+        .iter()
+        .filter(|(name, vm)| vm.runs() && ctx.is_control_plane(name, vm));
+    let is_one_joining = running.any(|(name, _)| !chain.members.iter().any(|member| member.name == *name));
+    let is_orphan = |member: &&Member| {
+        let is_known = owned.in_file(&member.name).is_some() || owned.ours.contains_key(&member.name);
+        // Without a name it is called by its address, and could be one of ours that is about to start.
+        let starts = is_one_joining && member.name.parse::<IpAddr>().is_ok();
+        !member.name.is_empty() && !is_known && !starts && owned.unknown.is_empty()
+    };
+    for member in chain.members.iter().filter(is_orphan).cloned().collect::<Vec<_>>() {
+        let gate = if member.votes() {
+            etcd::may_leave(&chain.members, &member.name)
+        } else {
+            Ok(())
+        };
+        let rest: Vec<Member> = chain.members.iter().filter(|other| other.id != member.id).cloned().collect();
+        match gate.and_then(|()| removal_method(ctx, &member, &rest)) {
+            Ok(by) => {
+                chain.members = rest;
+                chain.tail = vec![etcd::leave(&member, by, UNWANTED, chain.tail.clone(), plan)];
+            }
+            Err(reason) => plan.hold(Subject::Node(member.name.clone()), "remove", HoldReason::transient(reason)),
+        }
+    }
+}
+
+/// A member leaves by itself while it answers; else one of the rest removes it.
+fn removal_method(ctx: Context<'_>, member: &Member, rest: &[Member]) -> Result<LeaveBy, String> {
+    let own_address = ctx.owned.ours.get(&member.name).and_then(|vm| vm.config.address);
+    let answers = matches!(ctx.talos(&member.name), Some(Talos::Running(_)));
+    match own_address.filter(|_| answers && member.healthy) {
+        Some(address) => Ok(LeaveBy::Itself(address.addr())),
+        None => etcd::healthy_peer(ctx, rest).map(LeaveBy::Survivor),
+    }
+}
+
+/// Adds the steps that remove one machine.
+struct Removal<'p, 'a> {
+    inputs: Inputs<'a>,
+    name: &'a str,
+    vm: &'a OwnedVm<'a>,
+    /// Leftover volumes that this plan deletes.
+    freed: &'p mut BTreeSet<String>,
+    plan: &'p mut PlanBuilder,
+}
+
+impl Removal<'_, '_> {
+    fn step(&mut self, action: Action) -> StepBuilder<'_> {
+        self.plan.step(Subject::Machine(self.name.to_owned()), action)
+    }
+
+    fn hold(&mut self, reason: HoldReason) {
+        self.plan.hold(Subject::Machine(self.name.to_owned()), "remove", reason);
+    }
+
+    /// Stop, Node, VM. Returns the last step.
+    fn remove_machine(&mut self, check: Option<Spare>, needs: Vec<StepId>) -> StepId {
+        let stopped = self.stop(check.clone(), needs.clone());
+        let mut before = needs;
+        before.extend(stopped);
+        if self.may_be_node() {
+            let step = self.step(Action::NodeDelete).because("its machine goes");
+            let deleted = step.impact(Impact::Live).needs(before.iter().copied()).add();
+            before.push(deleted);
+        }
+        let first = before.first().copied();
+        before.extend(self.free_leftovers(first));
+        self.delete(check, before)
+    }
+
+    /// It is a Node, or could become one before it is stopped.
+    fn may_be_node(&self) -> bool {
+        let waits = matches!(self.inputs.talos(self.name), Some(Talos::Maintenance { .. }));
+        let may_register = self.vm.runs() && self.vm.is_filled() && !waits;
+        let kubernetes = self.inputs.observed.kubernetes.yes();
+        kubernetes.is_some_and(|kubernetes| kubernetes.nodes.contains_key(self.name) || may_register)
+    }
+
+    fn stop(&mut self, check: Option<Spare>, needs: Vec<StepId>) -> Option<StepId> {
+        if self.vm.vm.power == Power::Stopped {
+            return None;
+        }
+        let action = Action::MachineStop {
+            vm: self.vm.vm_ref(),
+            spare: check,
+        };
+        let step = self.step(action).because("it goes").impact(Impact::Live);
+        Some(step.needs(needs).add())
+    }
+
+    fn delete(&mut self, check: Option<Spare>, needs: Vec<StepId>) -> StepId {
+        let deleted = volumes::deleted_with(self.inputs.desired, self.vm);
+        let action = Action::MachineDelete {
+            vm: self.vm.vm_ref(),
+            volumes: deleted.made.into_iter().collect(),
+            with_disks: deleted.with_disks.into_iter().collect(),
+            purge: self.vm.vm.ha,
+            spare: check,
+            only_going: self.inputs.owned.in_file(self.name).is_some(),
+        };
+        let mut why = self.why().to_owned();
+        // An approval must say that the HA resource is removed as well.
+        if self.vm.vm.ha {
+            why.push_str("; HA forgets it");
+        }
+        self.step(action).because(why).impact(Impact::Wipe).needs(needs).add()
+    }
+
+    fn why(&self) -> &'static str {
+        let is_in_file = self.inputs.owned.in_file(self.name).is_some();
+        match self.inputs.desired.cluster_goal() {
+            None => "nothing is wanted",
+            Some(_) if is_in_file && self.vm.is_partially_deleted(self.inputs.observed) => PARTIAL,
+            Some(_) => UNWANTED,
+        }
+    }
+
+    /// Deletes what no VM refers to, while the machine still proves that it is ours.
+    fn free_leftovers(&mut self, after: Option<StepId>) -> Vec<StepId> {
+        let why = "left by its machine, which goes";
+        let freed = volumes::free_leftovers(self.inputs, self.vm.vm.vmid, why, after, self.plan);
+        let (volumes, steps): (Vec<String>, Vec<StepId>) = freed.into_iter().unzip();
+        self.freed.extend(volumes);
+        steps
+    }
+
+    /// Puts marks back, so that the proof is complete when the deletion asks for it.
+    fn repair_marks(&mut self) -> Option<StepId> {
+        if self.vm.missing.is_empty() {
+            return None;
+        }
+        let (desired, vmid) = (self.inputs.desired, self.vm.vm.vmid);
+        let known = self.vm.mark.clone().map(|mark| Mark { lease: None, ..mark });
+        let mark = known.unwrap_or_else(|| Mark {
+            cluster: desired.cluster.clone(),
+            cluster_id: desired.id(),
+            machine: self.name.to_owned(),
+            role: desired.vmids.get(&vmid).map_or(Role::Worker, |expected| expected.role),
+            vmid,
+            shape: None,
+            versions: None,
+            bootstrap: false,
+            going: false,
+            disks: None,
+            lease: None,
+        });
+        let remark = Remark {
+            vm: self.vm.vm_ref(),
+            mark,
+            tags: [TAG.to_owned()].into(),
+        };
+        let missing: Vec<String> = self.vm.missing.iter().map(ToString::to_string).collect();
+        let why = format!("ours by its UUID, but its {} is missing", missing.join(" and "));
+        Some(self.step(Action::MachineMark(Box::new(remark))).because(why).add())
+    }
+}
+
+/// Why a VM of ours cannot be removed, whatever the cluster says.
+fn removal_blocker(inputs: Inputs<'_>, vm: &OwnedVm<'_>) -> Option<HoldReason> {
+    if let Some(reason) = no_quorum(inputs.observed) {
+        return Some(reason);
+    }
+    if vm.config.protection {
+        let vmid = vm.vm.vmid;
+        let reason = format!("it is protected in PVE, which mainstay respects; to lift it: qm set {vmid} --protection 0");
+        return Some(reason.into());
+    }
+    if let Seen::Unknown(why) = &vm.config.snapshots {
+        let reason = format!("whether snapshots of it have disks of their own is unknown: {why}");
+        return Some(HoldReason::transient(reason));
+    }
+    if let Some(reason) = volumes::hold(vm.vm.vmid, &volumes::deleted_with(inputs.desired, vm).foreign) {
+        return Some(reason);
+    }
+    if vm.vm.template {
+        return None;
+    }
+    vm.blocked(inputs.observed)
+}
+
+/// Without quorum PVE destroys the disks, then fails and keeps the config: the worst of both.
+fn no_quorum(observed: &Observed) -> Option<HoldReason> {
+    match &observed.quorate {
+        Seen::Yes(true) => None,
+        Seen::Yes(false) | Seen::No => Some("PVE has no quorum".to_owned().into()),
+        Seen::Unknown(why) => Some(HoldReason::transient(format!("whether PVE has quorum is unknown: {why}"))),
+    }
+}
+
+/// Why no machine may leave the cluster now.
+fn removal_hold(ctx: Context<'_>, etcd: &EtcdFacts<'_>) -> Option<String> {
+    match (&etcd.presence, &ctx.observed.kubernetes) {
+        (EtcdPresence::Unknown(why), _) => Some(format!("a control plane cannot be read: {why}")),
+        (EtcdPresence::Exists, Seen::Unknown(why)) => {
+            Some(format!("its Node cannot be removed, Kubernetes does not answer: {why}"))
+        }
+        _ => None,
+    }
+}
+
+/// By its mark: what is being removed is not in the file, or not in full.
+fn is_marked_control_plane(vm: &OwnedVm<'_>) -> bool {
+    vm.role() == Some(Role::ControlPlane)
+}
