@@ -1,4 +1,4 @@
-//! What is wrong with a file, said so that it can be mended.
+//! What is wrong with a file: the place, the reason, and how to fix it.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// Stable, for programs: `unknown-key`, `control-plane-count`.
     pub code: &'static str,
-    /// The whole story in one line.
+    /// The problem in one line.
     pub summary: String,
     pub at: Span,
     /// Beside the caret.

@@ -277,6 +277,20 @@ impl<'n> Fields<'n> {
         })
     }
 
+    /// The items of a list that are values or sections.
+    pub(crate) fn items_or_sections<T>(&self, key: &Key<Items<ShortOrLong<T>>>) -> Vec<(ShortOrLong<T>, Self)> {
+        let nodes = self.entry(key).map(|entry| entry.value.items()).unwrap_or_default();
+        let by_span = |span: Span| nodes.iter().find(|node| node.span == span);
+        let fields = |item: Spanned<ShortOrLong<T>>| {
+            let inside = Self {
+                node: by_span(item.span),
+                at: Some(item.span),
+            };
+            (item.value, inside)
+        };
+        self.items(key).into_iter().map(fields).collect()
+    }
+
     /// The items of a list that can be read; the others were reported.
     pub(crate) fn items<T>(&self, key: &Key<Items<T>>) -> Vec<Spanned<T>> {
         self.value(key).map_or(Vec::new(), |items| items.readable)

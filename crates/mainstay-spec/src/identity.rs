@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::value::Mac;
 
-/// VMIDs that PVE's `nextid` hands out by default end here, so blocks above it meet nobody who lets PVE choose.
+/// VMIDs that PVE's `nextid` hands out by default end here, so blocks above it do not meet VMIDs that PVE chooses.
 const VMID_BLOCKS_FROM: u32 = 1_000_000;
 const VMID_BLOCKS: u32 = 9_000;
 const VMID_BLOCK_SIZE: u32 = 1_000;
@@ -25,6 +25,13 @@ pub fn default_vmids(cluster: &str, pool: &str) -> u32 {
 /// Locally administered, unicast.
 pub fn default_mac(cluster: &str, pool: &str, ordinal: u32) -> Mac {
     let digest = digest(&["mac", cluster, pool, &ordinal.to_string()]);
+    let first = (digest[0] & 0b1111_1100) | 0b0000_0010;
+    Mac([first, digest[1], digest[2], digest[3], digest[4], digest[5]])
+}
+
+/// The MAC of a further network card. Card 0 has [`default_mac`].
+pub(crate) fn nic_mac(cluster: &str, pool: &str, ordinal: u32, card: usize) -> Mac {
+    let digest = digest(&["mac", cluster, pool, &ordinal.to_string(), &card.to_string()]);
     let first = (digest[0] & 0b1111_1100) | 0b0000_0010;
     Mac([first, digest[1], digest[2], digest[3], digest[4], digest[5]])
 }

@@ -22,7 +22,7 @@ pub(crate) struct Key<T: 'static> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Support {
     Now,
-    /// Read and checked, then refused by name: this version does not carry it out.
+    /// Read and checked, then refused by name: this version does not support it.
     Later,
     /// Known, and refused for good.
     Never {

@@ -1,11 +1,11 @@
 //! cluster.yaml: from text to meaning.
 //!
-//! [`load`] reads the text into a [`Spec`], or says everything that is wrong with it in one run; [`report`] shows that to people and
-//! to programs. Keys, their kinds and their descriptions stand once, in tables, from which the reader, the [`schema`] for editors
-//! and the [`reference`] page are made.
+//! [`load`] reads the text into a [`Spec`], or reports every error in one run; [`report`] prints these for people and for programs.
+//! Each key is declared once; the reader, the [`schema`] for editors and the [`reference`] page are made from that declaration.
 //!
-//! text -> tree (spans) -> shape (tables) -> `Draft` -> checks, one per concern -> [`Spec`]
+//! text -> tree (spans) -> type check -> `Draft` (typed keys) -> checks, one per concern -> [`Spec`]
 
+mod addons;
 mod check;
 mod diagnostic;
 mod draft;
@@ -15,6 +15,7 @@ mod keys;
 mod mask;
 mod naming;
 mod print;
+mod provisioning;
 mod resolve;
 mod roster;
 mod source;
@@ -30,8 +31,13 @@ pub mod reference;
 pub mod report;
 pub mod schema;
 
+pub use addons::{
+    Addon, AddonSpec, AddonsSpec, AddressSpan, ChartSource, ChartSpec, GitAuth, GitOpsSpec, ManifestSource, RegistriesSpec,
+    TailscaleSpec,
+};
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use identity::{default_mac, default_vmids, smbios_uuid};
+pub use provisioning::{Addressing, FirstBoot, NicAddress, NicSpec, ProvisioningSpec, Route, VmOptions};
 pub use source::{Source, Span};
 pub use spec::{
     ApiEndpoint, ArtifactDelivery, Bridge, CloudImage, ClusterName, Cni, Datacenter, Disk, DiskCache, DiskOptions, Distro,
@@ -43,14 +49,14 @@ pub use value::{Gib, Mac, Mib};
 
 use draft::Draft;
 
-/// What the environment says beside the file. The binary reads it.
+/// Settings from environment variables. The binary reads them.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     /// `PROXMOX_VE_ENDPOINT`: used where the file has no `datacenter.endpoint`.
     pub endpoint: Option<String>,
 }
 
-/// A file that can be carried out, and what is worth a second look in it.
+/// A file without errors, and its warnings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checked {
     pub spec: Spec,

@@ -1,4 +1,4 @@
-//! Hides what looks like a secret before a line of the file is shown to anyone.
+//! Hides what looks like a secret before a line of the file is shown.
 
 /// Parts of keys whose values are never shown.
 const SECRET: [&str; 9] = [

@@ -1,7 +1,7 @@
 //! Which texts are names, of what, and how to say what is wrong with one.
 
 use crate::diagnostic::{ValueError, quote};
-use crate::value::Read;
+use crate::value::{Read, is_host};
 
 /// Which texts are names of a kind of thing, and how to say what is wrong otherwise.
 pub(crate) struct Naming {
@@ -10,7 +10,7 @@ pub(crate) struct Naming {
     pub pattern: &'static str,
     pub fits: fn(&str) -> bool,
     /// What was probably meant.
-    pub mend: fn(&str) -> String,
+    pub suggest: fn(&str) -> String,
     pub rule: &'static str,
     pub example: &'static str,
 }
@@ -20,9 +20,9 @@ impl Naming {
         if (self.fits)(text) {
             return Ok(text.to_owned());
         }
-        let mended = (self.mend)(text);
-        let help = match ((self.fits)(&mended), self.example) {
-            (true, _) => format!("write {mended}."),
+        let suggestion = (self.suggest)(text);
+        let help = match ((self.fits)(&suggestion), self.example) {
+            (true, _) => format!("write {suggestion}."),
             (false, "") => format!("write {}.", self.what),
             (false, example) => format!("write for example {example}."),
         };
@@ -68,7 +68,7 @@ pub(crate) static CLUSTER_NAME: Naming = Naming {
     what: "a cluster name",
     pattern: "^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$",
     fits: |text| is_lower_label(text, 32),
-    mend: dashed,
+    suggest: dashed,
     rule: "machine names, which are DNS names, begin with it: lower-case letters, digits and dashes, a letter first, at most 32 characters",
     example: "homelab",
 };
@@ -77,7 +77,7 @@ pub(crate) static POOL_NAME: Naming = Naming {
     what: "a pool name",
     pattern: "^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$",
     fits: |text| is_lower_label(text, 32),
-    mend: dashed,
+    suggest: dashed,
     rule: "machine names, which are DNS names, hold it: lower-case letters, digits and dashes, a letter first, at most 32 characters",
     example: "worker",
 };
@@ -86,7 +86,7 @@ pub(crate) static MACHINE_NAME: Naming = Naming {
     what: "a machine name",
     pattern: "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$",
     fits: |text| is_lower_label(text, 63),
-    mend: dashed,
+    suggest: dashed,
     rule: "PVE and Kubernetes both take DNS labels: lower-case letters, digits and dashes, a letter first, at most 63 characters",
     example: "homelab-worker-1",
 };
@@ -95,7 +95,7 @@ pub(crate) static KUBERNETES_NAME: Naming = Naming {
     what: "a Kubernetes name",
     pattern: "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$",
     fits: |text| is_lower_label(text, 63),
-    mend: dashed,
+    suggest: dashed,
     rule: "Kubernetes takes DNS labels: lower-case letters, digits and dashes, a letter first, at most 63 characters",
     example: "monitoring",
 };
@@ -104,7 +104,7 @@ pub(crate) static HOST_NAME: Naming = Naming {
     what: "a host name",
     pattern: "^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$",
     fits: is_label,
-    mend: first_label,
+    suggest: first_label,
     rule: "a PVE host is named by one DNS label, as in the tree of its web page, not by an address or a full name",
     example: "pve1",
 };
@@ -118,7 +118,7 @@ pub(crate) static STORAGE_ID: Naming = Naming {
             && charset(text, |b| b.is_ascii_alphabetic(), rest, 100)
             && text.ends_with(|c: char| c.is_ascii_alphanumeric())
     },
-    mend: dashed,
+    suggest: dashed,
     rule: "a PVE storage id has letters, digits, dashes, dots and underscores, a letter first, and at least two characters",
     example: "local-lvm",
 };
@@ -134,7 +134,7 @@ pub(crate) static BRIDGE: Naming = Naming {
             15,
         )
     },
-    mend: dashed,
+    suggest: dashed,
     rule: "Linux interface names have at most 15 characters, a letter first",
     example: "vmbr0",
 };
@@ -149,7 +149,7 @@ pub(crate) static RESOURCE_POOL: Naming = Naming {
                 .split('/')
                 .all(|part| charset(part, |b| b.is_ascii_alphabetic(), rest, 100))
     },
-    mend: dashed,
+    suggest: dashed,
     rule: "up to three levels with slashes, each of letters, digits, dashes, dots and underscores, a letter first",
     example: "k8s",
 };
@@ -166,7 +166,7 @@ pub(crate) static TAG: Naming = Naming {
             124,
         )
     },
-    mend: dashed,
+    suggest: dashed,
     rule: "PVE keeps tags in lower case: letters, digits, underscores, dots, plus and dashes",
     example: "team-a",
 };
@@ -180,7 +180,7 @@ pub(crate) static EXTENSION: Naming = Naming {
                 .split('/')
                 .all(|part| is_label(part) && part == part.to_ascii_lowercase())
     },
-    mend: dashed,
+    suggest: dashed,
     rule: "extensions are named as in the Image Factory, with or without `siderolabs/`, and carry no version",
     example: "qemu-guest-agent",
 };
@@ -189,7 +189,7 @@ pub(crate) static DISK_NAME: Naming = Naming {
     what: "a disk name",
     pattern: "^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$",
     fits: |text| is_lower_label(text, 20),
-    mend: dashed,
+    suggest: dashed,
     rule: "the name is the serial by which the guest finds the disk: lower-case letters, digits and dashes, at most 20 characters",
     example: "longhorn",
 };
@@ -205,7 +205,7 @@ pub(crate) static CPU_TYPE: Naming = Naming {
             64,
         )
     },
-    mend: dashed,
+    suggest: dashed,
     rule: "CPU types are named as in PVE, without flags",
     example: "x86-64-v2-AES",
 };
@@ -214,16 +214,113 @@ pub(crate) static PATH: Naming = Naming {
     what: "a file",
     pattern: "^[^\\u0000-\\u001f]+$",
     fits: |text| !text.trim().is_empty() && !text.chars().any(char::is_control),
-    mend: dashed,
+    suggest: dashed,
     rule: "a path is relative to the directory of cluster.yaml",
     example: "patches/common.yaml",
+};
+
+pub(crate) static REGISTRY: Naming = Naming {
+    what: "a registry",
+    pattern: "^(\\*|[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?(:[0-9]+)?)$",
+    fits: |text| {
+        let (host, port) = text.split_once(':').unwrap_or((text, "443"));
+        text == "*" || (is_host(host) && port.parse::<u16>().is_ok_and(|port| port != 0))
+    },
+    suggest: |text| {
+        text.split("://")
+            .last()
+            .unwrap_or_default()
+            .split('/')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    },
+    rule: "a registry is the host in front of an image name, with a port if it has one, without https://",
+    example: "docker.io",
+};
+
+pub(crate) static TAILNET_TAG: Naming = Naming {
+    what: "a Tailscale tag",
+    pattern: "^tag:[a-zA-Z][a-zA-Z0-9-]*$",
+    fits: |text| {
+        text.strip_prefix("tag:").is_some_and(|name| {
+            charset(
+                name,
+                |b| b.is_ascii_alphabetic(),
+                |b| b.is_ascii_alphanumeric() || b == b'-',
+                60,
+            )
+        })
+    },
+    suggest: |text| format!("tag:{}", dashed(text)),
+    rule: "Tailscale writes tags as tag:name, with letters, digits and dashes",
+    example: "tag:k8s",
+};
+
+pub(crate) static DOMAIN: Naming = Naming {
+    what: "a domain",
+    pattern: "^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?$",
+    fits: |text| is_host(text) && text.parse::<std::net::Ipv4Addr>().is_err(),
+    suggest: |text| text.trim_matches('.').to_owned(),
+    rule: "a search domain is a DNS name",
+    example: "lan",
+};
+
+pub(crate) static MACHINE_TYPE: Naming = Naming {
+    what: "a PVE machine type",
+    pattern: "^(q35|pc)(-[a-z0-9.+-]+)?$",
+    fits: |text| {
+        let rest = text.strip_prefix("q35").or_else(|| text.strip_prefix("pc"));
+        rest.is_some_and(|rest| {
+            rest.is_empty()
+                || rest.starts_with('-')
+                    && charset(
+                        &rest[1..],
+                        |b| b.is_ascii_alphanumeric(),
+                        |b| b.is_ascii_lowercase() || b.is_ascii_digit() || b".+-".contains(&b),
+                        40,
+                    )
+        })
+    },
+    suggest: |_| "q35".to_owned(),
+    rule: "PVE knows q35 and pc, with an optional version as in q35-9.2",
+    example: "q35",
+};
+
+pub(crate) static CPU_FLAG: Naming = Naming {
+    what: "a CPU flag",
+    pattern: "^[+-][a-z][a-z0-9_.-]*$",
+    fits: |text| {
+        let rest = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_.-".contains(&b);
+        text.strip_prefix(['+', '-'])
+            .is_some_and(|name| charset(name, |b| b.is_ascii_lowercase(), rest, 40))
+    },
+    suggest: |text| format!("+{}", text.trim_start_matches(['+', '-']).to_ascii_lowercase()),
+    rule: "a flag is switched on with + and off with -, as PVE writes it",
+    example: "+aes",
+};
+
+pub(crate) static MAPPING: Naming = Naming {
+    what: "a PCI mapping",
+    pattern: "^[a-zA-Z][a-zA-Z0-9_-]*$",
+    fits: |text| {
+        charset(
+            text,
+            |b| b.is_ascii_alphabetic(),
+            |b| b.is_ascii_alphanumeric() || b"_-".contains(&b),
+            64,
+        )
+    },
+    suggest: dashed,
+    rule: "a device is named by its mapping in the datacenter (Resource Mappings), because an address needs root and differs between hosts",
+    example: "gpu",
 };
 
 pub(crate) static TEXT: Naming = Naming {
     what: "a line of text",
     pattern: "^[^\\u0000-\\u001f]+$",
     fits: |text| !text.trim().is_empty() && !text.chars().any(char::is_control),
-    mend: dashed,
+    suggest: dashed,
     rule: "one line of text is expected",
     example: "",
 };

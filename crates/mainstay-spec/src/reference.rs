@@ -7,7 +7,7 @@ use crate::type_check::expectation;
 const HEAD: &str = "\
 # cluster.yaml
 
-Every key, made from the same tables as the reader (`mainstay schema` prints them as a JSON Schema for editors). Put this line on top
+Every key, made from the same declarations as the reader (`mainstay schema` prints them as a JSON Schema for editors). Put this line on top
 of a file to get completion and checks while typing:
 
     # yaml-language-server: $schema=cluster.schema.json
@@ -35,7 +35,7 @@ Credentials are never in this file: `PROXMOX_VE_API_TOKEN` (or `PROXMOX_VE_API_T
 ";
 
 const LATER: &str = "
-## Not carried out by this version
+## Not supported by this version
 
 These are read, checked and refused by name, never ignored.
 

@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::addons;
 use crate::draft::{DiskFields, Draft, Fields, NamedFields};
 use crate::key::{Key, SettingList, ShortOrLong};
 use crate::keys::{self, datacenter, distro, network, pool, shape};
+use crate::provisioning;
 use crate::roster::{RosterEntry, names_of};
 use crate::source::Spanned;
 use crate::spec::{
     ApiEndpoint, Bridge, ClusterName, Cni, Datacenter, Disk, DiskOptions, Distro, DistroSpec, EndpointBy, Extension, ExtraDisk,
-    FileRef, HostName, Hosts, ImageSource, Machine, MachineName, Network, Pool, PoolName, Provision, PveTrust, RancherSpec,
-    ResourcePool, Role, Shape, Spec, StorageId, StorageNames, Tag, TalosSpec, VersionWish,
+    FileRef, HostName, Hosts, ImageSource, Machine, MachineName, Network, Pool, PoolName, PveTrust, RancherSpec, ResourcePool,
+    Role, Shape, Spec, StorageId, StorageNames, Tag, TalosSpec, VersionWish,
 };
 use crate::value::Gib;
 
@@ -50,7 +52,11 @@ pub(crate) fn resolve(draft: &Draft<'_>, roster: &[RosterEntry<'_>], texts: &BTr
         distro: distro_spec(draft, &files)?,
         kubernetes: wish(&draft.file, &keys::KUBERNETES),
         cni: draft.file.value(&keys::CNI).unwrap_or(Cni::default_of(draft.distro())),
-        provision: Provision::Import,
+        provision: draft.file.or_default(&keys::PROVISION)?,
+        provisioning: provisioning::resolve(draft)?,
+        tailscale: addons::tailscale(draft)?,
+        addons: addons::resolve(draft)?,
+        verify_image: draft.file.section(&keys::VERIFY).value(&keys::addons::VERIFY_IMAGE),
         protect: draft.file.or_default(&keys::PROTECT)?,
         control_plane_workloads: draft.file.value(&keys::CONTROL_PLANE_WORKLOADS).unwrap_or(!workers),
         pools: draft
@@ -108,7 +114,7 @@ fn distro_spec(draft: &Draft<'_>, files: &Files<'_>) -> Option<DistroSpec> {
 }
 
 /// Settings of another program, as that program gets them.
-fn settings(fields: &Fields<'_>, key: &Key<SettingList>) -> serde_json::Map<String, serde_json::Value> {
+pub(crate) fn settings(fields: &Fields<'_>, key: &Key<SettingList>) -> serde_json::Map<String, serde_json::Value> {
     let settings = fields.value(key).unwrap_or_default();
     settings.into_iter().map(|(key, value)| (key.value, value)).collect()
 }
@@ -137,11 +143,13 @@ fn datacenter(draft: &Draft<'_>, files: &Files<'_>) -> Option<Datacenter> {
     Some(Datacenter {
         endpoint: draft.pve_endpoint.clone().value()?,
         trust,
+        token_file: fields.value(&datacenter::TOKEN_FILE),
         jump: fields.value(&datacenter::JUMP),
         storage: StorageNames {
             images: storage.value(&datacenter::IMAGES).map(StorageId),
             disks: storage.value(&datacenter::DISKS).map(StorageId),
             seeds: storage.value(&datacenter::SEEDS).map(StorageId),
+            templates: storage.value(&datacenter::TEMPLATES).map(StorageId),
         },
         pool: fields.value(&datacenter::POOL).map(ResourcePool),
     })
@@ -156,6 +164,11 @@ fn network(draft: &Draft<'_>) -> Option<Network> {
         bridge: Bridge(fields.or_default(&network::BRIDGE)?),
         vlan: fields.value(&network::VLAN).and_then(|vlan| u16::try_from(vlan).ok()),
         dns: dns.readable.into_iter().map(|server| server.value).collect(),
+        search: fields
+            .items(&network::SEARCH)
+            .into_iter()
+            .map(|domain| domain.value)
+            .collect(),
         vip: fields.value(&network::VIP),
         pods: draft.pods(),
         services: draft.services(),
@@ -187,6 +200,7 @@ fn pool(draft: &Draft<'_>, pool: &NamedFields<'_>) -> Option<Pool> {
         name: PoolName(pool.name.to_owned()),
         role: pool.role(),
         count: pool.fields.value(&pool::COUNT)?,
+        max_unavailable: pool.fields.or_default(&pool::MAX_UNAVAILABLE)?,
         names: names_of(draft, pool)?,
         at: pool.at,
     })
@@ -209,6 +223,7 @@ fn machine(draft: &Draft<'_>, member: &RosterEntry<'_>, base: &Shape, files: &Fi
         mac: member.mac.value,
         address: member.address.as_ref()?.value,
         shape: own.map_or_else(|| Some(base.clone()), |own| shape(own, base))?,
+        options: provisioning::vm_options(&draft.file.value(&keys::NAME)?, member)?,
         hosts: hosts(pool, own),
         tags: tags
             .chain(draft.datacenter.items(&datacenter::TAGS))

@@ -1,4 +1,4 @@
-//! The JSON Schema of cluster.yaml, for editors. It knows what this version carries out; keys of later versions are not in it.
+//! The JSON Schema of cluster.yaml, for editors. It has the keys that this version supports; keys of later versions are not in it.
 
 use serde_json::{Map, Value, json};
 

@@ -9,6 +9,8 @@ use ipnet::Ipv4Net;
 use semver::Version;
 use url::Url;
 
+use crate::addons::{AddonsSpec, TailscaleSpec};
+use crate::provisioning::{ProvisioningSpec, VmOptions};
 use crate::source::Span;
 use crate::value::{Gib, Mac, Mib};
 
@@ -23,6 +25,11 @@ pub struct Spec {
     pub kubernetes: VersionWish,
     pub cni: Cni,
     pub provision: Provision,
+    pub provisioning: ProvisioningSpec,
+    pub tailscale: Option<TailscaleSpec>,
+    pub addons: AddonsSpec,
+    /// Container image of the test pods of `verify`.
+    pub verify_image: Option<String>,
     /// `down` refuses while this is set.
     pub protect: bool,
     /// Control planes carry no taint and take pods. True by default exactly when there is no worker.
@@ -52,7 +59,7 @@ impl Spec {
     }
 }
 
-/// A checked name. Made by `load` alone, so that whoever holds one need not look again.
+/// A checked name. Only `load` makes one, so that it need not be checked again.
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident) => {
         $(#[$doc])*
@@ -125,6 +132,8 @@ pub struct Datacenter {
     /// `https://host:port/`, without `/api2/json`. The port is always there when it is not 443.
     pub endpoint: Url,
     pub trust: PveTrust,
+    /// File with the API token, relative to cluster.yaml. It is not read here.
+    pub token_file: Option<String>,
     pub jump: Option<Jump>,
     pub storage: StorageNames,
     pub pool: Option<ResourcePool>,
@@ -167,6 +176,7 @@ pub struct StorageNames {
     pub images: Option<StorageId>,
     pub disks: Option<StorageId>,
     pub seeds: Option<StorageId>,
+    pub templates: Option<StorageId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,6 +186,8 @@ pub struct Network {
     pub bridge: Bridge,
     pub vlan: Option<u16>,
     pub dns: Vec<IpAddr>,
+    /// Search domains.
+    pub search: Vec<String>,
     pub vip: Option<Ipv4Addr>,
     pub pods: Ipv4Net,
     pub services: Ipv4Net,
@@ -201,7 +213,7 @@ impl ApiEndpoint {
 pub enum EndpointBy {
     /// The VIP, held by one control plane at a time.
     Vip,
-    /// `endpoint` of the file: a load balancer or name that somebody else looks after.
+    /// `endpoint` of the file: a load balancer or name that mainstay does not manage.
     Given,
     /// The address of the only control plane.
     Machine,
@@ -418,6 +430,8 @@ impl Cni {
 pub enum Provision {
     /// `import-from` the downloaded image.
     Import,
+    /// Cloned from a template.
+    Clone,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -447,6 +461,8 @@ pub struct Pool {
     pub name: PoolName,
     pub role: Role,
     pub count: u32,
+    /// How many of its machines may be down at once while they are changed.
+    pub max_unavailable: u32,
     /// How its machines are called.
     pub names: NamePattern,
     /// The key of the pool in the file.
@@ -495,6 +511,7 @@ pub struct Machine {
     pub mac: Mac,
     pub address: Ipv4Addr,
     pub shape: Shape,
+    pub options: VmOptions,
     pub hosts: Hosts,
     /// The user's own tags: those of the datacenter and of the pool.
     pub tags: BTreeSet<Tag>,

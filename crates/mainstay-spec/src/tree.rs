@@ -261,7 +261,7 @@ impl<'t> Reader<'t, '_> {
 
     fn next(&mut self) -> Result<(Event<'t>, yaml::Span), Stop> {
         loop {
-            // The parser ends with `StreamEnd`; whoever saw that does not ask again.
+            // The parser ends with `StreamEnd`, and no caller reads past it.
             let (event, span) = self
                 .events
                 .next_event()
@@ -336,7 +336,7 @@ impl<'t> Reader<'t, '_> {
             match key.text().map(str::to_owned) {
                 None => self.faults.push(not_a_key(key.span)),
                 Some(text) if text == "<<" => {
-                    // What it merges is an alias, which goes without saying.
+                    // The alias that it merges was reported already; one report is enough.
                     self.faults.truncate(before);
                     self.faults.push(merge_key(key.span));
                 }
@@ -390,7 +390,7 @@ fn second_document(at: Span) -> Diagnostic {
 fn anchor(at: Span) -> Diagnostic {
     Diagnostic::error("anchor", at, "anchors and aliases are not used in this file")
         .label("`&` or `*`")
-        .why("an alias hides what a machine gets from whoever reads only its own lines.")
+        .why("with an alias the lines of a machine do not show what it gets.")
         .help("write the value out, or give machines that are alike one pool. Quote text that begins with `*` or `&`.")
 }
 
@@ -449,7 +449,7 @@ fn syntax(error: &yaml::ScanError, text: &str) -> Diagnostic {
             .help("put the pattern in quotes: \"{cluster}-{pool}-{n}\".");
     }
     fault
-        .why("the rest of the file cannot be read before this is mended.")
+        .why("the rest of the file cannot be read before this is fixed.")
         .help("look at the indentation, and for a missing colon, quote, comma or bracket here or on the line above.")
 }
 

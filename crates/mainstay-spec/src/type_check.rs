@@ -1,4 +1,4 @@
-//! Holds a tree against the tables of keys: unknown keys, wrong kinds of values, values that cannot be read, keys of later versions.
+//! Compares a tree with the declared keys: unknown keys, values of a wrong type, values that cannot be read, unsupported keys.
 
 use crate::diagnostic::{Diagnostic, quote};
 use crate::key::{AnyChoices, AnyType, AnyWord, ChoiceInfo, KeyInfo, Numbers, Section, Support, ValueType};
@@ -9,8 +9,8 @@ use crate::source::Span;
 use crate::tree::{Value, YamlEntry, YamlKind, YamlNode};
 use crate::value;
 
-/// Collects everything that is wrong with the shape of the file. Whoever reads values afterwards may pass over what is unreadable:
-/// it has been reported. False if there are no keys to read at all.
+/// Reports every key and value that does not fit its declaration. Later readers may skip what is unreadable, because it has been
+/// reported. False if the file has no keys at all.
 pub(crate) fn check(root: &YamlNode, faults: &mut Vec<Diagnostic>) -> bool {
     if root.kind() != YamlKind::Map {
         faults.push(not_a_file(root));
@@ -387,7 +387,7 @@ fn nothing(node: &YamlNode, value_type: ValueType, place: &KeyPath<'_>) -> Diagn
         ))
 }
 
-/// A section on lines of its own is blamed at its key, where the eye is.
+/// A section on lines of its own is reported at its key.
 fn first_line(span: Span, key: Span) -> Span {
     if span.line > key.line && key.line > 0 { key } else { span }
 }
@@ -447,10 +447,10 @@ fn missing(key: KeyInfo, place: &KeyPath<'_>) -> Diagnostic {
 }
 
 fn not_yet(at: Span, what: &str, label: &str) -> Diagnostic {
-    Diagnostic::error("later-version", at, format!("{what} is not carried out by this version"))
+    Diagnostic::error("later-version", at, format!("{what} is not supported by this version"))
         .label(format!("{label} belongs to a later version"))
         .why("it is refused rather than ignored, so that the cluster is what the file says.")
-        .help("take it out, or use a version of mainstay that carries it out.")
+        .help("take it out, or use a version of mainstay that supports it.")
 }
 
 fn never(entry: &YamlEntry, why: &str, help: &str) -> Diagnostic {
@@ -523,19 +523,19 @@ fn unknown_summary(entry: &YamlEntry, place: &KeyPath<'_>) -> String {
     format!("unknown key {}{inside}", quote(&entry.key))
 }
 
-/// The key of a section that was probably meant: another spelling, what other tools call it, or a slip of the fingers.
+/// The key of a section that was probably meant: another spelling, what other tools call it, or a typo.
 fn nearest(text: &str, section: &'static Section) -> Option<KeyInfo> {
     let dashed = text.replace('_', "-").to_ascii_lowercase();
     let named = section
         .keys()
         .find(|key| key.name == dashed || key.also.iter().any(|also| also.eq_ignore_ascii_case(text)));
-    let slip = || {
+    let typo = || {
         closest(
             text,
             section.keys().filter(|key| key.support == Support::Now).map(|key| key.name),
         )
     };
-    named.or_else(|| slip().and_then(|name| section.key(name)))
+    named.or_else(|| typo().and_then(|name| section.key(name)))
 }
 
 /// The nearest of several words, if it is near.

@@ -270,7 +270,7 @@ pub(crate) fn ssh_key(text: &str) -> Read<String> {
 
 pub(crate) fn ipv4(text: &str) -> Read<Ipv4Addr> {
     text.parse().map_err(|_| match text.parse::<IpAddr>() {
-        Ok(_) => ValueError::new("is an IPv6 address", "only IPv4 is carried out by this version")
+        Ok(_) => ValueError::new("is an IPv6 address", "this version supports IPv4 only")
             .why("machines of this version have one IPv4 address each.")
             .help("give an IPv4 address."),
         Err(_) if text.contains('/') => {
@@ -379,6 +379,39 @@ pub(crate) fn addresses(text: &str) -> Read<Range> {
             examples: "10.0.0.11+ (as many as needed), 10.0.0.11-13 or a list",
         },
     )
+}
+
+/// `10.0.0.240-10.0.0.250` or `10.0.0.240-250`: both ends are given.
+pub(crate) fn address_span(text: &str) -> Read<(Ipv4Addr, Ipv4Addr)> {
+    let range = addresses(text)?;
+    match range.parts() {
+        [RangePart { first, last: Some(last) }] => Ok((Ipv4Addr::from(*first), Ipv4Addr::from(*last))),
+        _ => Err(
+            ValueError::new(format!("has no end: {}", quote(text)), "expected a first and a last address")
+                .why("the range is used as a whole, so that its end must be known.")
+                .help("write it like 10.0.0.240-10.0.0.250."),
+        ),
+    }
+}
+
+/// A Git repository by https or ssh; `git@host:path` is the same as ssh.
+pub(crate) fn git_url(text: &str) -> Read<Url> {
+    let short = text
+        .split_once(':')
+        .filter(|(host, path)| host.contains('@') && !host.contains('/') && !path.starts_with("//"))
+        .map(|(host, path)| format!("ssh://{host}/{}", path.trim_start_matches('/')));
+    let wrong = |label: &str| {
+        ValueError::new(format!("is not a repository: {}", quote(text)), label)
+            .why("Flux and Argo CD clone the repository from inside the cluster.")
+            .help("write it like ssh://git@git.example/infra.git or https://git.example/infra.git.")
+    };
+    let url = Url::parse(short.as_deref().unwrap_or(text)).map_err(|_| wrong("expected a URL"))?;
+    match url.scheme() {
+        _ if url.password().is_some() => Err(wrong("a password in the URL")),
+        "https" if !url.username().is_empty() => Err(wrong("a user in the URL")),
+        "https" | "ssh" if url.host_str().is_some_and(|host| !host.is_empty()) => Ok(url),
+        _ => Err(wrong("neither https nor ssh")),
+    }
 }
 
 /// `2000`, `2000+`, `2000-2999`.

@@ -187,7 +187,7 @@ fn the_endpoint_is_the_vip_or_the_only_control_plane() {
 }
 
 #[test]
-fn control_planes_take_pods_only_where_nobody_else_does() {
+fn control_planes_take_pods_only_where_no_worker_does() {
     assert!(spec(MINIMAL).control_plane_workloads);
     assert!(!spec(FULL).control_plane_workloads);
     assert!(spec(&format!("{FULL}control-plane-workloads: true\n")).control_plane_workloads);

@@ -1,4 +1,4 @@
-//! What must hold for every file, not only for those that somebody thought of.
+//! What must hold for every file, checked with generated ones.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

@@ -1,4 +1,4 @@
-//! The address of every machine: there is one, inside the network, and nobody else's.
+//! The address of every machine: it exists, is inside the network, and is used only once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -58,11 +58,11 @@ fn enough(pool: &NamedFields<'_>, members: &[RosterEntry<'_>], faults: &mut Vec<
 /// One fault per range or override, not per machine.
 fn outside(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
     let Some(cidr) = machine_network(draft) else { return };
-    let mut blamed = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for member in roster {
         if let Some(address) = &member.address
             && !is_host_address(cidr, address.value)
-            && blamed.insert(address.span)
+            && reported.insert(address.span)
         {
             let what = format!("the address of `{}`", member.name);
             inside(

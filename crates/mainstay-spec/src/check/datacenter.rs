@@ -1,4 +1,4 @@
-//! The way to PVE.
+//! The PVE endpoint and how its certificate is trusted.
 
 use crate::Environment;
 use crate::diagnostic::{Diagnostic, ValueError};
@@ -13,7 +13,7 @@ pub(crate) fn check(draft: &Draft<'_>, environment: &Environment, faults: &mut V
         (None, Given::Absent) => faults.push(
             Diagnostic::error("endpoint-unknown", at, "the address of Proxmox VE is not given")
                 .label("no `datacenter.endpoint`")
-                .why("without it there is nobody to ask for machines.")
+                .why("mainstay needs the API of a PVE host.")
                 .help("set `datacenter.endpoint`, for example https://pve.lan:8006, or PROXMOX_VE_ENDPOINT in the environment."),
         ),
         (Some(text), Given::Absent) => {
@@ -35,7 +35,7 @@ pub(crate) fn check(draft: &Draft<'_>, environment: &Environment, faults: &mut V
             )
             .label("this one is used")
             .why("the file describes the cluster wherever it is run, so it goes before the environment.")
-            .help("unset PROXMOX_VE_ENDPOINT, or take the key out of the file if the environment shall decide."),
+            .help("unset PROXMOX_VE_ENDPOINT, or take the key out of the file to use the one of the environment."),
         ),
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! Files that cluster.yaml names: they are there and can be used.
+//! Files that cluster.yaml names: they exist and can be used.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn patch_fault(patch: &Spanned<String>, text: &str) -> Option<Diagnostic> {
                 )
                 .label(format!("see {place}"))
                 .why(fault.why)
-                .help(format!("mend {place}: {}", fault.help)),
+                .help(format!("fix {place}: {}", fault.help)),
             );
         }
     };

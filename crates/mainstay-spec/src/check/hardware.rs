@@ -1,4 +1,4 @@
-//! Memory, processors and disks that the distribution can live with.
+//! Memory, processors and disks: minimums of the distribution, names and options of disks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -133,7 +133,7 @@ fn memory(minimum: &Minimum, fields: &Fields<'_>, role: Role, faults: &mut Vec<D
                 memory.span,
                 format!("{} is little for a control plane", memory.value),
             )
-            .label("works, with nothing to spare")
+            .label("works, without reserve")
             .why("etcd, the API server and the rest of the control plane take about 2 GiB before the first pod runs.")
             .help(format!("write {CONTROL_PLANE} or more.")),
         );

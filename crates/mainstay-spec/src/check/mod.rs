@@ -1,5 +1,6 @@
-//! One file per concern. Each looks at what could be read and says everything that is wrong with it.
+//! One file per concern. Each checks what could be read and reports every error.
 
+pub(crate) mod addons;
 pub(crate) mod addresses;
 pub(crate) mod counts;
 pub(crate) mod datacenter;
@@ -8,6 +9,7 @@ pub(crate) mod hardware;
 pub(crate) mod names;
 pub(crate) mod network;
 pub(crate) mod nodes;
+pub(crate) mod provisioning;
 pub(crate) mod rancher;
 pub(crate) mod versions;
 pub(crate) mod vmids;
@@ -26,6 +28,8 @@ pub(crate) fn all(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Ve
     hardware::check(draft, roster, faults);
     nodes::check(draft, faults);
     rancher::check(draft, faults);
+    addons::check(draft, roster, faults);
+    provisioning::check(draft, faults);
 }
 
 /// "1 machine", "2 machines", "3 addresses".

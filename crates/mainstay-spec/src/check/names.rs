@@ -1,4 +1,4 @@
-//! Machine names and MAC addresses: valid, unique, and no exception for a machine that is not there.
+//! Machine names and MAC addresses: valid, unique, and no exception for a machine that does not exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,10 +29,10 @@ fn pattern_place(draft: &Draft<'_>, pool: &NamedFields<'_>) -> Span {
 }
 
 fn valid(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
-    let mut blamed = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for member in roster.iter().filter(|member| !(MACHINE_NAME.fits)(&member.name)) {
         let at = pattern_place(draft, member.pool);
-        if blamed.insert(at) {
+        if reported.insert(at) {
             let long = member.name.len() > 63;
             faults.push(
                 Diagnostic::error("machine-name", at, format!("{} is not a machine name", quote(&member.name)))
@@ -50,13 +50,13 @@ fn valid(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnos
 
 fn unique(draft: &Draft<'_>, roster: &[RosterEntry<'_>], faults: &mut Vec<Diagnostic>) {
     let mut first: BTreeMap<&str, &RosterEntry<'_>> = BTreeMap::new();
-    let mut blamed = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for member in roster {
         let Some(earlier) = first.get(member.name.as_str()) else {
             first.insert(&member.name, member);
             continue;
         };
-        if blamed.insert((earlier.pool.name, member.pool.name)) {
+        if reported.insert((earlier.pool.name, member.pool.name)) {
             faults.push(
                 Diagnostic::error(
                     "machine-name",

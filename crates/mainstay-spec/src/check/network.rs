@@ -73,7 +73,7 @@ pub(crate) fn inside(cidr: Ipv4Net, address: &Spanned<Ipv4Addr>, what: &str, why
         (
             format!("{what} is the broadcast address: {value}"),
             "no machine can have it".to_owned(),
-            "the last address of a network means everybody on it.",
+            "the last address of a network reaches all machines on it.",
         )
     } else {
         (

@@ -1,4 +1,4 @@
-//! What Kubernetes and PVE shall know the machines by: labels, taints, tags, hosts.
+//! Labels, taints, tags and hosts.
 
 use std::collections::BTreeSet;
 

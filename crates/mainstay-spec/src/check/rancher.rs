@@ -137,7 +137,7 @@ fn unknown_key(key: &Spanned<String>, distro: rancher_config::Distro) -> Diagnos
     Diagnostic::error("config-key", key.span, format!("{distro} has no key {}", quote(&key.value)))
         .label("unknown")
         .why(format!(
-            "{distro} ignores keys that it does not know, so that a slip stays unseen."
+            "{distro} ignores keys that it does not know, so a typo would have no effect."
         ))
         .help(help)
 }

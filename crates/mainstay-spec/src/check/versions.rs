@@ -191,7 +191,7 @@ fn known_patch(kubernetes: &Spanned<VersionWish>, faults: &mut Vec<Diagnostic>) 
         Diagnostic::error(
             "kubernetes-version",
             kubernetes.span,
-            format!("which Kubernetes {major}.{minor}?"),
+            format!("Kubernetes {major}.{minor} needs a patch version"),
         )
         .label("the patch is missing")
         .why("only for the minors that a supported Talos ships with is the newest patch known here.")
@@ -233,7 +233,7 @@ fn extensions(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
                     format!("extension `{}` is not known to this version", extension.value),
                 )
                 .label("not in the list of official extensions")
-                .why("it may be newer than this version of mainstay, or a slip; the Image Factory decides.")
+                .why("it may be newer than this version of mainstay, or a typo; the Image Factory decides.")
                 .help(help),
             );
         }

@@ -25,6 +25,12 @@ pub(crate) static CA: Key<String> = Key::new(
     "File with the CA that signed the PVE certificate, instead of a fingerprint.",
 )
 .also(&["ca-file", "cacert"]);
+pub(crate) static TOKEN_FILE: Key<String> = Key::new(
+    "token-file",
+    &naming::PATH,
+    "File with the API token, as `mainstay setup` writes it. PROXMOX_VE_API_TOKEN and PROXMOX_VE_API_TOKEN_FILE go before it.",
+)
+.later();
 pub(crate) static JUMP: Key<Jump> = Key::new(
     "jump",
     &words::JUMP,
@@ -41,23 +47,23 @@ pub(crate) static TAGS: Key<Items<String>> = Key::new(
 );
 static TOKEN: Key<Unread> = Key::new("token", &Anything, "")
     .never(
-        "cluster.yaml is meant for git, and whoever reads a token has its rights on PVE.",
+        "cluster.yaml is meant for git, and a token gives its rights on PVE to everyone who can read it.",
         "take it out, revoke it if the file was shared, and set PROXMOX_VE_API_TOKEN, or PROXMOX_VE_API_TOKEN_FILE to a file that holds it.",
     )
     .also(&["api-token", "api_token", "token_id", "token_secret", "api-key"]);
 static USERNAME: Key<Unread> = Key::new("username", &Anything, "")
     .never(
-        "whom mainstay logs in as belongs to whoever runs it, not to the cluster.",
+        "the login belongs to the person who runs mainstay, not to the cluster.",
         "set PROXMOX_VE_API_TOKEN, or PROXMOX_VE_USERNAME and PROXMOX_VE_PASSWORD.",
     )
     .also(&["user"]);
 static PASSWORD: Key<Unread> = Key::new("password", &Anything, "").never(
-    "cluster.yaml is meant for git, and whoever reads a password has its rights on PVE.",
+    "cluster.yaml is meant for git, and a password gives its rights on PVE to everyone who can read it.",
     "take it out, change it if the file was shared, and set PROXMOX_VE_API_TOKEN, or PROXMOX_VE_USERNAME and PROXMOX_VE_PASSWORD.",
 );
 static INSECURE: Key<Unread> = Key::new("insecure", &Anything, "")
     .never(
-        "whoever stands between could read the token, so the certificate is always checked.",
+        "without a checked certificate another host could read the token.",
         "take it out and run `mainstay trust`: it shows the certificate's fingerprint and writes it here.",
     )
     .also(&["verify", "verify_ssl", "skip-tls-verify", "tls"]);
@@ -65,6 +71,7 @@ static INSECURE: Key<Unread> = Key::new("insecure", &Anything, "")
 pub(crate) static SECTION: Section = Section {
     keys: &[
         &ENDPOINT,
+        &TOKEN_FILE,
         &FINGERPRINT,
         &CA,
         &JUMP,
@@ -88,7 +95,7 @@ pub(crate) static DISKS: Key<String> = Key::new("disks", &naming::STORAGE_ID, "S
     .default("the largest that allows `images`");
 pub(crate) static SEEDS: Key<String> =
     Key::new("seeds", &naming::STORAGE_ID, "Storage for first-boot drives.").default("where the disks go");
-static TEMPLATES: Key<String> = Key::new("templates", &naming::STORAGE_ID, "Storage for templates.").later();
+pub(crate) static TEMPLATES: Key<String> = Key::new("templates", &naming::STORAGE_ID, "Storage for templates.").later();
 
 static STORAGE_SECTION: Section = Section {
     keys: &[&IMAGES, &DISKS, &SEEDS, &TEMPLATES],

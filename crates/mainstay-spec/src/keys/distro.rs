@@ -6,6 +6,7 @@ use url::Url;
 use super::words;
 use crate::key::{Choice, Choices, Flag, Items, Key, List, OrSection, Section, SettingList, Settings, ShortOrLong};
 use crate::naming;
+use crate::provisioning::FirstBoot;
 use crate::spec::{ArtifactDelivery, CloudImage, VersionWish};
 
 pub(crate) static VERSION: Key<VersionWish> = Key::new(
@@ -28,9 +29,12 @@ pub(crate) static PATCHES: Key<Items<String>> = Key::new(
 .default("[]");
 pub(crate) static FACTORY: Key<Url> =
     Key::new("factory", &words::HTTPS, "The Image Factory.").default("https://factory.talos.dev");
-static FIRST_BOOT: Key<()> = Key::new(
+pub(crate) static FIRST_BOOT: Key<FirstBoot> = Key::new(
     "first-boot",
-    &Choices(&[Choice::now("cloud-init", ()), Choice::later("meta", ())]),
+    &Choices(&[
+        Choice::now("cloud-init", FirstBoot::CloudInit),
+        Choice::later("meta", FirstBoot::Meta),
+    ]),
     "How a machine learns its address at first boot.",
 )
 .default("cloud-init");

@@ -1,10 +1,12 @@
 //! Every key of cluster.yaml, declared once. The reader, the type check, the JSON Schema and the reference page are made from these
-//! declarations. A key that this version does not carry out says `.later()`.
+//! declarations. A key that this version does not support says `.later()`.
 
 pub(crate) mod addons;
 pub(crate) mod datacenter;
 pub(crate) mod distro;
 pub(crate) mod network;
+pub(crate) mod nic;
+pub(crate) mod options;
 pub(crate) mod pool;
 pub(crate) mod shape;
 pub(crate) mod words;
@@ -12,11 +14,11 @@ pub(crate) mod words;
 use url::Url;
 
 use crate::key::{
-    Anything, Choice, Choices, Flag, FlagOrAnything, Inside, Items, Key, KeyInfo, List, Named, NamedInside, Section, Support,
-    Unread, ValueType,
+    Choice, Choices, Flag, FlagOrAnything, Inside, Items, Key, KeyInfo, List, Named, NamedInside, Section, Support, Unread,
+    ValueType,
 };
 use crate::naming;
-use crate::spec::{Cni, NamePattern, VersionWish};
+use crate::spec::{Cni, NamePattern, Provision, VersionWish};
 use crate::value::Range;
 
 pub(crate) static NAME: Key<String> = Key::new(
@@ -66,17 +68,21 @@ pub(crate) static CNI: Key<Cni> = Key::new(
     "The pod network. With `none` nodes are expected NotReady until you install one.",
 )
 .default("flannel, with RKE2 canal");
-static PROVISION: Key<()> = Key::new(
+pub(crate) static PROVISION: Key<Provision> = Key::new(
     "provision",
-    &Choices(&[Choice::now("import", ()), Choice::later("clone", ())]),
+    &Choices(&[
+        Choice::now("import", Provision::Import),
+        Choice::later("clone", Provision::Clone),
+    ]),
     "How a machine gets its disk: imported from the downloaded image.",
 )
 .default("import");
-static TEMPLATE_VMIDS: Key<Range> = Key::new(
+pub(crate) static TEMPLATE_VMIDS: Key<Range> = Key::new(
     "template-vmids",
     &words::VMID_RANGE,
     "VMIDs of the templates that `provision: clone` makes.",
 )
+.default("9000+")
 .later();
 pub(crate) static PROTECT: Key<bool> =
     Key::new("protect", &Flag, "`mainstay down` refuses as long as this is true.").default("false");
@@ -113,24 +119,35 @@ static ARCH: Key<()> = Key::new(
     "The processor architecture.",
 )
 .default("amd64");
-static TAILSCALE: Key<Inside> = Key::new("tailscale", &addons::TAILSCALE, "Tailscale or Headscale on every machine.").later();
-static ADDONS: Key<Inside> = Key::new(
+pub(crate) static TAILSCALE: Key<Inside> =
+    Key::new("tailscale", &addons::TAILSCALE, "Tailscale or Headscale on every machine.").later();
+pub(crate) static KUBESPAN: Key<bool> = Key::new("kubespan", &Flag, "An encrypted network between the machines, with Talos.")
+    .default("false")
+    .later();
+pub(crate) static ADDONS: Key<Inside> = Key::new(
     "addons",
     &addons::ADDONS,
-    "What is installed on the cluster by name: cilium, proxmox-ccm, proxmox-csi, talos-ccm, metrics-server, prometheus-crds, gateway-api, longhorn, cert-manager, traefik, flux, argocd.",
+    "What is installed on the cluster by name: cilium, proxmox-ccm, proxmox-csi, talos-ccm, kube-vip, metrics-server, prometheus-crds, gateway-api, longhorn, cert-manager, traefik, tailscale-operator, flux, argocd.",
 )
 .later();
-static CHARTS: Key<Items<Inside>> = Key::new("charts", &List(&addons::CHART), "Helm charts installed at bootstrap.").later();
-static MANIFESTS: Key<Items<String>> = Key::new(
-    "manifests",
-    &List(&naming::TEXT),
-    "Manifests applied at bootstrap: files or URLs.",
+pub(crate) static CHARTS: Key<Items<Inside>> =
+    Key::new("charts", &List(&addons::CHART), "Helm charts installed at bootstrap.").later();
+pub(crate) static LOADBALANCER: Key<Inside> = Key::new(
+    "loadbalancer",
+    &addons::LOADBALANCER,
+    "Addresses of services of type LoadBalancer, with Cilium or kube-vip.",
 )
 .later();
 static HA: Key<Unread> = Key::new("ha", &FlagOrAnything, "PVE HA resources and affinity rules.").later();
 static FIREWALL: Key<Unread> = Key::new("firewall", &FlagOrAnything, "PVE firewall rules for the machines.").later();
-static REGISTRIES: Key<Unread> = Key::new("registries", &Anything, "Mirrors and credentials of image registries.").later();
-static IMAGE: Key<Inside> = Key::new("image", &addons::IMAGE, "How the image gets to PVE.").later();
+pub(crate) static REGISTRIES: Key<Inside> = Key::new(
+    "registries",
+    &addons::REGISTRIES,
+    "Mirrors and credentials of image registries.",
+)
+.later();
+pub(crate) static VERIFY: Key<Inside> = Key::new("verify", &addons::VERIFY, "Settings of `mainstay verify`.").later();
+pub(crate) static IMAGE: Key<Inside> = Key::new("image", &addons::IMAGE, "How the image gets to PVE.").later();
 static SECURE_BOOT: Key<bool> = Key::new("secure-boot", &Flag, "Secure Boot with a TPM.").later();
 
 pub(crate) static FILE: Section = Section {
@@ -153,12 +170,15 @@ pub(crate) static FILE: Section = Section {
         &MACHINES,
         &ARCH,
         &TAILSCALE,
+        &KUBESPAN,
         &ADDONS,
         &CHARTS,
-        &MANIFESTS,
+        &addons::MANIFESTS,
+        &LOADBALANCER,
         &HA,
         &FIREWALL,
         &REGISTRIES,
+        &VERIFY,
         &IMAGE,
         &SECURE_BOOT,
     ],

@@ -7,6 +7,7 @@ use ipnet::Ipv4Net;
 use super::words;
 use crate::key::{Choice, Choices, Int, Items, Key, List, Section};
 use crate::naming;
+use crate::provisioning::Addressing;
 
 pub(crate) static CIDR: Key<Ipv4Net> = Key::new("cidr", &words::CIDR, "The IPv4 network of the machines.")
     .required()
@@ -33,18 +34,34 @@ pub(crate) static PODS: Key<Ipv4Net> = Key::new("pods", &words::CIDR, "Network o
 pub(crate) static SERVICES: Key<Ipv4Net> = Key::new("services", &words::CIDR, "Network of the services.")
     .default("10.96.0.0/12, with RKE2 and k3s 10.43.0.0/16")
     .also(&["service-cidr", "service_cidr", "serviceSubnets"]);
-static ADDRESSING: Key<()> = Key::new(
+pub(crate) static SEARCH: Key<Items<String>> = Key::new("search", &List(&naming::DOMAIN), "Search domains of the machines.")
+    .default("[]")
+    .later();
+pub(crate) static ADDRESSING: Key<Addressing> = Key::new(
     "addressing",
-    &Choices(&[Choice::now("static", ()), Choice::later("dhcp", ())]),
+    &Choices(&[
+        Choice::now("static", Addressing::Static),
+        Choice::later("dhcp", Addressing::Dhcp),
+    ]),
     "How machines get their address.",
 )
 .default("static");
-static HOSTNAMES: Key<()> = Key::new(
+pub(crate) static HOSTNAMES: Key<Addressing> = Key::new(
     "hostnames",
-    &Choices(&[Choice::now("static", ()), Choice::later("dhcp", ())]),
+    &Choices(&[
+        Choice::now("static", Addressing::Static),
+        Choice::later("dhcp", Addressing::Dhcp),
+    ]),
     "How machines get their host name.",
 )
 .default("static");
+pub(crate) static DHCP_RANGE: Key<(Ipv4Addr, Ipv4Addr)> = Key::new(
+    "dhcp-range",
+    &words::ADDRESS_SPAN,
+    "Where leases are looked for with `addressing: dhcp`.",
+)
+.default("the whole network")
+.later();
 
 pub(crate) static SECTION: Section = Section {
     keys: &[
@@ -53,10 +70,12 @@ pub(crate) static SECTION: Section = Section {
         &BRIDGE,
         &VLAN,
         &DNS,
+        &SEARCH,
         &VIP,
         &PODS,
         &SERVICES,
         &ADDRESSING,
         &HOSTNAMES,
+        &DHCP_RANGE,
     ],
 };

@@ -2,9 +2,10 @@
 
 use std::net::Ipv4Addr;
 
+use super::options::{CPU_FLAGS, EXTRA, HOSTPCI, MACHINE_TYPE, MTU, NICS, NUMA};
 use super::shape::{CPU, CPU_TYPE, DISK, DISKS, FIRMWARE, MEMORY, ONBOOT, SCSI, STARTUP_ORDER};
 use super::words;
-use crate::key::{Choice, Choices, Inside, Int, Items, Key, Labels, List, MachineKey, Section};
+use crate::key::{Choice, Choices, Int, Items, Key, Labels, List, MachineKey, Section};
 use crate::naming;
 use crate::source::Spanned;
 use crate::spec::{NamePattern, Role, Taint};
@@ -57,7 +58,13 @@ pub(crate) static PATCHES: Key<Items<String>> = Key::new(
     "Patches for the config of its machines, after those of the cluster.",
 )
 .default("[]");
-static NICS: Key<Items<Inside>> = Key::new("nics", &List(&NIC), "More network cards.").later();
+pub(crate) static MAX_UNAVAILABLE: Key<u32> = Key::new(
+    "max-unavailable",
+    &Int { min: 1, max: 5000 },
+    "How many of its machines may be down at once while they are changed.",
+)
+.default("1")
+.later();
 static MIN: Key<u32> = Key::new("min", &Int { min: 0, max: 5000 }, "Fewest machines when scaled by demand.").later();
 static MAX: Key<u32> = Key::new("max", &Int { min: 0, max: 5000 }, "Most machines when scaled by demand.").later();
 
@@ -83,6 +90,13 @@ pub(crate) static POOL: Section = Section {
         &TAINTS,
         &PATCHES,
         &NICS,
+        &MACHINE_TYPE,
+        &NUMA,
+        &MTU,
+        &CPU_FLAGS,
+        &HOSTPCI,
+        &EXTRA,
+        &MAX_UNAVAILABLE,
         &MIN,
         &MAX,
     ],
@@ -134,13 +148,12 @@ pub(crate) static MACHINE: Section = Section {
         &MachineKey::new(&LABELS, "Kubernetes labels, besides those of its pool."),
         &MachineKey::new(&TAINTS, "Kubernetes taints, instead of those of its pool."),
         &MachineKey::new(&PATCHES, "Patches for its config, after those of cluster and pool."),
-    ],
-};
-
-static NIC: Section = Section {
-    keys: &[
-        &Key::new("bridge", &naming::BRIDGE, "Bridge or SDN vnet.").required(),
-        &Key::new("vlan", &Int { min: 1, max: 4094 }, "VLAN tag."),
-        &Key::new("addresses", &words::ADDRESSES, "Addresses by ordinal."),
+        &MachineKey::new(&NICS, "More network cards, instead of those of its pool."),
+        &MachineKey::same(&MACHINE_TYPE),
+        &MachineKey::same(&NUMA),
+        &MachineKey::same(&MTU),
+        &MachineKey::same(&CPU_FLAGS),
+        &MachineKey::same(&HOSTPCI),
+        &MachineKey::same(&EXTRA),
     ],
 };

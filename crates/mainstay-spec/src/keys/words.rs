@@ -93,6 +93,14 @@ pub(crate) static TAINT: Word<Taint> = Word::new(
     "dedicated=gpu:NoSchedule",
 );
 
+pub(crate) static ADDRESS_SPAN: Word<(Ipv4Addr, Ipv4Addr)> = Word::new(
+    "a range of addresses",
+    value::address_span,
+    "^ *[0-9]+(\\.[0-9]+){3} *(- *[0-9]+(\\.[0-9]+){0,3})? *$",
+    "10.0.0.240-10.0.0.250",
+);
+pub(crate) static GIT_URL: Word<Url> = Word::new("a repository", value::git_url, ":", "ssh://git@git.example/infra.git");
+
 static ADDRESS_RANGE: Word<Range> = Word::new(
     "addresses",
     value::addresses,
