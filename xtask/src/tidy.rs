@@ -36,6 +36,7 @@ const MECHANISMS: &[&str] = &[
     "talos-proto",
     "talos-config",
     "rancher-config",
+    "helm-charts",
     "sops-file",
     "pve-sim",
     "mainstay-kube",
