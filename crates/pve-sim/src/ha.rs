@@ -36,6 +36,12 @@ impl Ha {
 
     /// Takes a VM out of resources and rules; says whether it was there.
     pub fn remove(&mut self, vmid: u32) -> bool {
+        self.leave_rules(vmid);
+        self.resources.remove(&vmid).is_some()
+    }
+
+    /// A rule without resources goes.
+    fn leave_rules(&mut self, vmid: u32) {
         let sid = format!("vm:{vmid}");
         for rule in self.rules.values_mut() {
             if let Some(list) = rule.get_mut("resources") {
@@ -44,12 +50,34 @@ impl Ha {
         }
         self.rules
             .retain(|_, rule| rule.get("resources").is_some_and(|r| !r.is_empty()));
-        self.resources.remove(&vmid).is_some()
+    }
+
+    /// resources.cfg has one digest.
+    fn digest(&self) -> String {
+        hex::encode(<sha1::Sha1 as sha1::Digest>::digest(format!("{:?}", self.resources)))
     }
 }
 
-fn vmid_of(sid: &str) -> u32 {
-    sid.trim_start_matches("vm:").parse().unwrap_or_default()
+/// The VM of `vm:100` or `100`; a bare number must be that of a VM.
+fn vmid_of(call: &Call) -> Result<u32, Die> {
+    let sid = call.params.text("sid");
+    match sid.split_once(':') {
+        Some((kind, id)) => {
+            if call.params.get("type").is_some_and(|given| given != kind) {
+                return Err(Die::new("types does not match"));
+            }
+            Ok(id.parse().unwrap_or_default())
+        }
+        None => {
+            let vmid = sid.parse().unwrap_or_default();
+            if !call.job.dc.state().vms.contains_key(&vmid) {
+                return Err(Die::new(format!(
+                    "unable to detect SID from VMID - VM/CT {sid} does not exist"
+                )));
+            }
+            Ok(vmid)
+        }
+    }
 }
 
 pub(crate) async fn handle(call: Call) -> Answer {
@@ -75,15 +103,12 @@ pub(crate) async fn handle(call: Call) -> Answer {
     }
 }
 
-fn show(vmid: u32, resource: &BTreeMap<String, String>) -> Value {
+fn show(vmid: u32, resource: &BTreeMap<String, String>, digest: &str) -> Value {
     let mut entry: Map<String, Value> = resource.iter().map(|(k, v)| (k.clone(), typed(v))).collect();
     entry.entry("state").or_insert(json!("started"));
     entry.insert("sid".into(), json!(format!("vm:{vmid}")));
     entry.insert("type".into(), json!("vm"));
-    entry.insert(
-        "digest".into(),
-        json!(hex::encode(<sha1::Sha1 as sha1::Digest>::digest(format!("{resource:?}")))),
-    );
+    entry.insert("digest".into(), json!(digest));
     Value::Object(entry)
 }
 
@@ -93,14 +118,16 @@ fn typed(value: &str) -> Value {
 
 fn resources(call: &Call) -> Answer {
     let state = call.job.dc.state();
-    Ok(Value::Array(state.ha.resources.iter().map(|(vmid, r)| show(*vmid, r)).collect()).into())
+    let digest = state.ha.digest();
+    let shown = state.ha.resources.iter().map(|(vmid, r)| show(*vmid, r, &digest));
+    Ok(Value::Array(shown.collect()).into())
 }
 
 fn resource(call: &Call) -> Answer {
-    let vmid = vmid_of(call.params.text("sid"));
+    let vmid = vmid_of(call)?;
     let state = call.job.dc.state();
     match state.ha.resources.get(&vmid) {
-        Some(resource) => Ok(show(vmid, resource).into()),
+        Some(resource) => Ok(show(vmid, resource, &state.ha.digest()).into()),
         None => Err(Die::new(format!("no such resource 'vm:{vmid}'"))),
     }
 }
@@ -113,9 +140,9 @@ fn settings(call: &Call, skip: &[&str]) -> BTreeMap<String, String> {
 }
 
 fn add(call: &Call) -> Answer {
-    let vmid = vmid_of(call.params.text("sid"));
+    call.job.dc.state().require_quorum(&call.contacted)?;
+    let vmid = vmid_of(call)?;
     let mut state = call.job.dc.state();
-    state.require_quorum(&call.contacted)?;
     if call.params.has("group") {
         return Err(Die::new("invalid parameter 'group': ha groups have been migrated to rules"));
     }
@@ -132,18 +159,48 @@ fn add(call: &Call) -> Answer {
 }
 
 fn update(call: &Call) -> Answer {
-    let vmid = vmid_of(call.params.text("sid"));
-    let mut state = call.job.dc.state();
-    let Some(resource) = state.ha.resources.get_mut(&vmid) else {
-        return Err(Die::new(format!("no such resource 'vm:{vmid}'")));
-    };
-    resource.extend(settings(call, &["sid", "digest", "delete"]));
+    let vmid = vmid_of(call)?;
+    if call.params.get("group").is_some_and(|group| !group.is_empty()) {
+        return Err(Die::new("invalid parameter 'group': ha groups have been migrated to rules"));
+    }
+    change(call, vmid).map_err(|die| die.prefixed("update resources config failed: "))?;
     Ok(Reply::default())
 }
 
+fn change(call: &Call, vmid: u32) -> Result<(), Die> {
+    let mut state = call.job.dc.state();
+    let digest = call.params.get("digest").filter(|d| !d.is_empty());
+    if digest.is_some_and(|given| given != state.ha.digest()) {
+        return Err(Die::new(
+            "detected modified configuration - file changed by other user? Try again.",
+        ));
+    }
+    let Some(resource) = state.ha.resources.get_mut(&vmid) else {
+        return Err(Die::new(format!("no such resource 'vm:{vmid}'")));
+    };
+    let mut changed = resource.clone();
+    changed.extend(settings(call, &["sid", "digest", "delete", "type"]));
+    for key in split_list(call.params.get("delete").unwrap_or_default()) {
+        if !matches!(
+            key,
+            "state" | "group" | "comment" | "failback" | "max_restart" | "max_relocate"
+        ) {
+            return Err(Die::new(format!("no such option '{key}'")));
+        }
+        changed.remove(key);
+    }
+    *resource = changed;
+    Ok(())
+}
+
+/// Rules keep a resource that goes only if they are asked to.
 fn delete(call: &Call) -> Answer {
-    let vmid = vmid_of(call.params.text("sid"));
-    if call.job.dc.state().ha.remove(vmid) {
+    let vmid = vmid_of(call)?;
+    let mut state = call.job.dc.state();
+    if state.ha.resources.remove(&vmid).is_some() {
+        if call.params.get("purge") != Some("0") {
+            state.ha.leave_rules(vmid);
+        }
         return Ok(Reply::default());
     }
     Err(Die::new(format!("cannot delete service 'vm:{vmid}', not HA managed!")))
@@ -185,7 +242,12 @@ fn add_rule(call: &Call) -> Answer {
     let members: Vec<&str> = split_list(call.params.get("resources").unwrap_or_default()).collect();
     let unmanaged: Vec<&str> = members
         .iter()
-        .filter(|sid| !state.ha.resources.contains_key(&vmid_of(sid)))
+        .filter(|sid| {
+            !state
+                .ha
+                .resources
+                .contains_key(&sid.trim_start_matches("vm:").parse().unwrap_or_default())
+        })
         .copied()
         .collect();
     if !unmanaged.is_empty() {

@@ -455,7 +455,7 @@ fn task_log(call: &Call) -> Answer {
                 "'download' cannot be used together with 'start' or 'limit' parameters",
             ));
         }
-        return Ok(download(lines));
+        return Ok(download(&lines));
     }
     let start = call.params.int("start").unwrap_or(0) as usize;
     let limit = call.params.int("limit").unwrap_or(50) as usize;
@@ -478,24 +478,22 @@ fn task_log(call: &Call) -> Answer {
     })
 }
 
-/// The log as a file, compressed whether asked for or not.
-fn download(lines: Vec<String>) -> Reply {
+/// The log as a file. A long one is compressed whether that was asked for or not.
+fn download(lines: &[String]) -> Reply {
     use std::io::Write;
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    let text = lines.join("\n") + "\n";
-    let packed = encoder
-        .write_all(text.as_bytes())
-        .and_then(|()| encoder.finish())
-        .unwrap_or_default();
-    let headers = vec![
-        ("Content-Type", "text/plain".to_string()),
-        ("Content-Encoding", "gzip".to_string()),
-    ];
+    let mut headers = vec![("Content-Type", "text/plain".to_string())];
+    let mut body = (lines.join("\n") + "\n").into_bytes();
+    if body.len() > 1024 {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let packed = encoder.write_all(&body).and_then(|()| encoder.finish());
+        body = packed.unwrap_or_default();
+        headers.push(("Content-Encoding", "gzip".to_string()));
+    }
     let response = crate::http::Response {
         status: 200,
         reason: "OK".into(),
         headers,
-        body: packed.into(),
+        body: body.into(),
         bare: false,
     };
     Reply {

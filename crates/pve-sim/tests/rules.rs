@@ -5,6 +5,7 @@ mod bodies;
 mod clones;
 mod definitions;
 mod jobs;
+mod snapshots;
 mod tags;
 mod uploads;
 

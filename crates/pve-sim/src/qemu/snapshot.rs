@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::conf::{Conf, Section, show};
+use super::conf::{Conf, Section, typed};
 use super::create::drives;
 use crate::datacenter::{Answer, Reply};
 use crate::die::Die;
@@ -23,7 +23,9 @@ pub(super) async fn handle(call: Call) -> Answer {
         ("GET", "/{snapname}/config") => {
             let conf = call.job.load(call.params.vmid())?;
             let section = snapshot(&conf, call.params.text("snapname"))?;
-            Ok(show(section, conf.digest()).into())
+            // As it is kept: without a digest, and passwords are not hidden.
+            let kept = section.iter().map(|(key, value)| (key.clone(), typed(key, value)));
+            Ok(Value::Object(kept.collect()).into())
         }
         ("PUT", "/{snapname}/config") => describe(&call).await,
         _ => call.not_simulated(),
@@ -59,9 +61,15 @@ fn list(call: &Call) -> Answer {
 
 fn take(call: &Call) -> Answer {
     let (job, vmid, name) = (&call.job, call.params.vmid(), call.params.text("snapname").to_string());
-    if matches!(name.as_str(), "current" | "pending") {
-        return Err(Die::new(format!("unable to use snapshot name '{name}' (reserved name)")));
+    // One of them is taken in any case.
+    let reserved = match name.as_str() {
+        "current" => Some("current"),
+        other => other.eq_ignore_ascii_case("pending").then_some("pending"),
+    };
+    if let Some(word) = reserved {
+        return Err(Die::new(format!("unable to use snapshot name '{word}' (reserved name)")));
     }
+    job.load(vmid)?;
     if call.params.flag("vmstate") && job.is_running(vmid) {
         return Err(Die::bare(501, "a snapshot with the memory of a running VM is not simulated"));
     }
@@ -69,10 +77,10 @@ fn take(call: &Call) -> Answer {
     let upid = job.fork("qmsnapshot", &vmid.to_string(), move |job| async move {
         let _held = job.lock_vm(vmid, 10).await?;
         let mut conf = job.load(vmid)?;
-        conf.check_lock()?;
         if conf.is_template() {
             return Err(Die::new("you can't take a snapshot if it's a template"));
         }
+        conf.check_lock()?;
         if conf.snapshots.contains_key(&name) {
             return Err(Die::new(format!("snapshot name '{name}' already used")));
         }
@@ -84,7 +92,7 @@ fn take(call: &Call) -> Answer {
             });
         }
         let mut section = conf.now.clone();
-        section.remove("description");
+        section.retain(|key, _| key != "description" && key != "lock" && !key.starts_with("unused"));
         section.insert("snaptime".into(), job.dc.epoch().to_string());
         if let Some(description) = description {
             section.insert("description".into(), description);
@@ -132,6 +140,9 @@ fn remove(call: &Call) -> Answer {
         let _held = job.lock_vm(vmid, 10).await?;
         let mut conf = job.load(vmid)?;
         conf.check_lock()?;
+        if conf.is_template() {
+            return Err(Die::new("you can't delete a snapshot if vm is a template"));
+        }
         let section = snapshot(&conf, &name)?.clone();
         let parent = section.get("parent").cloned();
         for drive in drives(&section).filter(|d| !d.is_cdrom()) {
@@ -153,9 +164,16 @@ fn remove(call: &Call) -> Answer {
 fn rollback(call: &Call) -> Answer {
     let (job, vmid, name) = (&call.job, call.params.vmid(), call.params.text("snapname").to_string());
     let start = call.params.flag("start");
+    if start {
+        let path = format!("/vms/{vmid}");
+        job.dc.state().access.check(&job.auth, &path, &["VM.PowerMgmt"])?;
+    }
     let upid = job.fork("qmrollback", &vmid.to_string(), move |job| async move {
         let held = job.lock_vm(vmid, 10).await?;
         let mut conf = job.load(vmid)?;
+        if conf.is_template() {
+            return Err(Die::new("you can't rollback if vm is a template"));
+        }
         let section = snapshot(&conf, &name)?.clone();
         conf.check_lock()?;
         super::runtime::power_off(&job, vmid);
@@ -166,13 +184,12 @@ fn rollback(call: &Call) -> Answer {
                 }
             });
         }
-        let description = conf.now.get("description").cloned();
+        // The description and volumes that are not used stay as they are.
+        let kept = |key: &String| key == "description" || key.starts_with("unused");
+        let stays: Vec<(String, String)> = conf.now.clone().into_iter().filter(|(key, _)| kept(key)).collect();
         conf.now = section;
-        conf.now.remove("snaptime");
-        conf.now.remove("description");
-        if let Some(description) = description {
-            conf.now.insert("description".into(), description);
-        }
+        conf.now.retain(|key, _| key != "snaptime" && !kept(key));
+        conf.now.extend(stays);
         conf.now.insert("parent".into(), name);
         conf.pending.clear();
         conf.delete.clear();
@@ -188,6 +205,9 @@ fn rollback(call: &Call) -> Answer {
 
 async fn describe(call: &Call) -> Answer {
     let (job, vmid) = (&call.job, call.params.vmid());
+    if !call.params.has("description") {
+        return Ok(Reply::default());
+    }
     let _held = job.lock_vm(vmid, 10).await?;
     let mut conf = job.load(vmid)?;
     conf.check_lock()?;
