@@ -1,4 +1,4 @@
-//! The loop: look, plan, do, look again, until nothing is left to do.
+//! The converge loop: observe, plan, execute, and again, until nothing is left to do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::observe::{Scope, Sight, observe};
 use crate::preflight;
 use crate::site::Site;
 
-/// Rounds that may get nowhere before the run gives up. One that gets something new done is always followed by another.
+/// Rounds without progress before the run gives up. A round that does something new is always followed by another.
 const ROUNDS_WITHOUT_PROGRESS: u32 = 3;
-/// Beyond all reason: a plan that never empties is a bug of ours.
+/// A limit that no correct run reaches: a plan that never becomes empty is a bug.
 const ROUNDS_MAX: u32 = 100;
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// How long the same reasons may hold up everything that is left, where they may pass by themselves: a task of a run that was killed, a
@@ -48,7 +48,7 @@ pub struct Run<'a> {
     pub secrets: Option<&'a Secrets>,
     pub wanted: Wanted,
     pub holder: Holder,
-    /// Go on although somebody else holds the lease.
+    /// Take over the lease of another run.
     pub despite_lease: bool,
     /// Volumes that may be destroyed with their VM although mainstay did not make them.
     pub with_disks: BTreeSet<String>,
@@ -76,30 +76,30 @@ impl Report {
 /// How it ended otherwise.
 #[derive(Debug)]
 pub enum RunError {
-    /// Nothing could be seen.
+    /// The world could not be observed.
     Blind(Failure),
     /// The plan refuses: nothing was done in this round.
     Refused(Arc<Plan>),
-    /// The token may not do what the file asks for. Nothing was done.
+    /// The API token lacks privileges that the file needs. Nothing was done.
     Lacking(Vec<pve_api::privileges::Grant>),
-    /// Somebody else is at work.
+    /// Another run holds the lease.
     Leased(Lease),
-    /// Nobody said yes.
+    /// The plan was not approved.
     NotApproved(Arc<Plan>),
-    /// Steps failed and will fail again.
+    /// Steps failed, and another round would not help.
     Failed {
         plan: Arc<Plan>,
         failed: Vec<(StepId, Arc<Failure>)>,
         done: usize,
     },
-    /// Stopped by the user; everything that ran has ended.
+    /// Stopped by the user. No step is running any more.
     Stopped {
         done: usize,
         left: usize,
     },
-    /// Left at once by the user; what was begun goes on without us.
+    /// Aborted by the user. Tasks that Proxmox VE has continue.
     Left,
-    /// A plan of ours that breaks our own rules, and was not carried out.
+    /// The plan violates a rule of `lint` and was not executed: a bug of mainstay.
     Unsound(Vec<String>),
     NotSettled {
         rounds: u32,
@@ -129,7 +129,7 @@ pub async fn look_and_plan(run: &Run<'_>) -> Result<(Plan, Desired, Observed), R
     Ok((plan, desired, sight.observed))
 }
 
-/// Before the first change: everything that the file asks for is asked of the token's rights.
+/// Before the first change: compares the privileges that the file needs with those of the token.
 fn check_rights(run: &Run<'_>, sight: &Sight) -> Result<(), RunError> {
     let version = pve_version(&sight.observed.pve);
     let missing = preflight::missing(run.spec, &sight.observed, version, &sight.permissions);
@@ -152,7 +152,7 @@ pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Resul
     let mut patience = Patience::default();
     for round in 1..=ROUNDS_MAX {
         run.events.tell(Event::Observing { round });
-        // Looking changes nothing: whoever wants to stop need not wait for it.
+        // An observation changes nothing, so a stop request ends it at once.
         let Some(looked) = run.stop.run_until_cancelled(look_and_plan(run)).await else {
             return Err(RunError::Stopped { done, left: 0 });
         };
@@ -170,7 +170,7 @@ pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Resul
             continue;
         }
         if plan.is_settled() {
-            // What is held may have begun; the journal may be all that still knows.
+            // Keep the journal while something is held: it may record a request whose outcome was never seen.
             if !plan.is_held_up() {
                 run.site.journal.clear();
             }
@@ -222,11 +222,11 @@ pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Resul
     Err(RunError::NotSettled { rounds: ROUNDS_MAX })
 }
 
-/// Whether rounds get anywhere. What was done once and is done again is none: it may be what the failure undoes each time.
+/// Detects rounds without progress. A step that was done before does not count: a failure may undo it in every round.
 #[derive(Default)]
 struct Progress {
     done: BTreeSet<String>,
-    /// Rounds in a row that did nothing for the first time.
+    /// Consecutive rounds that did no new step.
     fruitless: u32,
 }
 
@@ -243,7 +243,7 @@ impl Progress {
     }
 }
 
-/// What holds everything up, and since when.
+/// What is held, and since when.
 #[derive(Default)]
 struct Patience {
     held: BTreeSet<String>,
@@ -251,7 +251,7 @@ struct Patience {
 }
 
 impl Patience {
-    /// Whether another look is worth its while: something held may pass, and it has not been the same for too long.
+    /// Whether to observe again: something held may pass by itself, and the reasons have not been the same for too long.
     fn is_left(&mut self, plan: &Plan, events: &Events) -> bool {
         let mut passing = plan.held.iter().filter(|held| held.passes()).peekable();
         if passing.peek().is_none() {
@@ -282,7 +282,7 @@ fn check_lease(run: &Run<'_>, observed: &Observed) -> Result<(), RunError> {
     }
 }
 
-/// Executes, with the lease taken before and renewed meanwhile. Nothing new is begun once somebody else has it.
+/// Executes the plan. The lease is taken before and renewed meanwhile; no new step begins once another run has taken it.
 async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Result<Outcome, RunError> {
     let limits = Limits::new(shared_storages(observed));
     let stop = run.stop.child_token();
@@ -292,7 +292,7 @@ async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Result<Ou
     };
     let taken = run.stop.run_until_cancelled(lease::take(run.site, &limits, &carrier)).await;
     match taken.unwrap_or(Ok(None)) {
-        // Who was told to stop meanwhile begins nothing, and gives the lease back.
+        // A run that was stopped meanwhile begins no step and releases the lease.
         Ok(None) => {}
         Ok(Some(taken)) => return Err(RunError::Leased(taken)),
         Err(failure) if plan.is_disruptive() => return Ok(without_lease(run, plan, failure)),
@@ -312,9 +312,10 @@ async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Result<Ou
     Ok(outcome)
 }
 
-/// Nothing was done, since what would take something down or away needs the lease.
+/// No step was done: the plan stops or removes machines, and the lease could not be taken.
 fn without_lease(run: &Run<'_>, plan: &Plan, failure: Failure) -> Outcome {
-    let why = Arc::new(failure.why("whoever takes something down or away holds the lease first, so that two never do at once"));
+    let why =
+        Arc::new(failure.why("steps that stop or remove machines need the cluster lease, so that two runs cannot do so at once"));
     let failed: BTreeMap<_, _> = plan.disruptive().map(|step| (step.id, why.clone())).collect();
     for id in failed.keys() {
         let now = StepEvent::Failed {

@@ -1,4 +1,4 @@
-//! What the engine tells. Its only output: a terminal view, plain lines and JSON lines are readers of one stream.
+//! Events: the only output of the engine. Views, JSON lines and run logs are readers of one stream.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::failure::Failure;
 
-/// Something that happened, and when since the run began.
+/// An event, and its time since the run began.
 #[derive(Debug, Clone)]
 pub struct Told {
     pub at: Duration,
@@ -18,7 +18,7 @@ pub struct Told {
 
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// Looking at the world, for the n-th time in this run.
+    /// The world is observed, for the n-th time in this run.
     Observing {
         round: u32,
     },
@@ -36,9 +36,9 @@ pub enum Event {
         id: StepId,
         now: StepEvent,
     },
-    /// Worth a line of its own, for people.
+    /// A message for people.
     Note(String),
-    /// No new step begins; these still run.
+    /// No new step begins; these are still running.
     Stopping {
         running: Vec<StepId>,
     },
@@ -47,12 +47,12 @@ pub enum Event {
 #[derive(Debug, Clone)]
 pub enum StepEvent {
     Begin,
-    /// Not done yet: what it waits for, and how long it may. Told again whenever the reason changes.
+    /// What the step waits for, and for how long at most. Emitted again whenever the reason changes.
     Wait {
         what: String,
         limit: Duration,
     },
-    /// Something went wrong that may pass; it is tried again.
+    /// A request failed in a way that may pass; the step is tried again.
     Retry {
         why: String,
     },
@@ -80,7 +80,7 @@ impl Events {
         }
     }
 
-    /// For runs that nobody watches.
+    /// Drops every event: for callers that only observe or plan.
     pub fn unheard() -> Self {
         Self::new(|_| {})
     }
@@ -103,7 +103,7 @@ impl fmt::Debug for Events {
     }
 }
 
-/// The voice of one step: says what it waits for, each reason once.
+/// Emits the events of one step. A reason to wait is emitted once, not at every poll.
 #[derive(Debug)]
 pub struct Voice {
     events: Events,

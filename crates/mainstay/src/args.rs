@@ -26,10 +26,10 @@ pub struct Global {
     /// Plain lines instead of a live view, as in CI
     #[arg(long, global = true)]
     pub plain: bool,
-    /// When to use colour (NO_COLOR is kept, too)
+    /// When to use colour; NO_COLOR is respected
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
     pub color: Color,
-    /// Say more: every step with its reason, and every retry
+    /// Show every step with its reason, and every retry
     #[arg(short, long, global = true)]
     pub verbose: bool,
 }
@@ -43,19 +43,19 @@ pub enum Color {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Look at Proxmox VE through the token and write a commented cluster.yaml
+    /// Read Proxmox VE through the API token and write a commented cluster.yaml
     Init(InitArgs),
-    /// From cluster.yaml to Ready nodes; run again to resume, repair or scale
+    /// Create or change the cluster until it is as cluster.yaml says; run again to resume, repair or scale
     Up(UpArgs),
-    /// Show what `up` would do, and change nothing
+    /// Show what `up` would do, without changing anything
     Plan(PlanArgs),
-    /// Remove everything that mainstay made for this cluster, and nothing else
+    /// Delete everything that mainstay created for this cluster, and nothing else
     Down(DownArgs),
-    /// Machines, etcd, Kubernetes and certificates at a glance
+    /// Show the state of machines, etcd, Kubernetes and certificates
     Status(StatusArgs),
     /// Check everything that `up` needs, one line per check
     Doctor,
-    /// Print the pveum commands for a role with exactly the rights that this file needs
+    /// Print the pveum commands for a role with exactly the privileges that this file needs
     Grant(GrantArgs),
     /// Show the certificate that Proxmox VE presents, and write its fingerprint into the file
     Trust(TrustArgs),
@@ -63,9 +63,9 @@ pub enum Command {
     Kubeconfig(Credentials),
     /// Print, write or merge a talosconfig for the cluster's administrator
     Talosconfig(Credentials),
-    /// The machine configs that would be applied, offline
+    /// Print the machine configs that would be applied, without any connection
     Config(ConfigArgs),
-    /// The cluster's secrets
+    /// Show or import the cluster's secrets
     #[command(subcommand)]
     Secrets(SecretsArgs),
     /// List the kept runs of this cluster, or show one of them
@@ -76,9 +76,9 @@ pub enum Command {
         #[arg(long)]
         events: bool,
     },
-    /// Build a cluster on simulated machines in front of your eyes; no hardware, no network, no files
+    /// Build a cluster on simulated machines and show it; no hardware, no network, no files
     Demo(DemoArgs),
-    /// Serve a simulated Proxmox VE datacenter on loopback, for this and for other clients
+    /// Serve a simulated Proxmox VE datacenter on loopback, for mainstay and other clients
     Sim(SimArgs),
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
@@ -94,17 +94,17 @@ pub struct InitArgs {
     /// The name of the cluster
     #[arg(long, default_value = "homelab")]
     pub name: String,
-    /// Write over a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     pub force: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct UpArgs {
-    /// Do not ask
+    /// Apply the plan without asking
     #[arg(short, long)]
     pub yes: bool,
-    /// Go on although somebody else holds the lease
+    /// Take over the lease of another run
     #[arg(long)]
     pub take_lease: bool,
     /// Destroy this volume with its VM although mainstay did not make it; may be given more than once
@@ -114,26 +114,26 @@ pub struct UpArgs {
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// Exit 3 when there is something to do
+    /// Exit with 3 if there is something to do
     #[arg(long)]
     pub check: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct DownArgs {
-    /// Do not ask; needs --name
+    /// Delete without asking; needs --name
     #[arg(short, long, requires = "name")]
     pub yes: bool,
-    /// The name of the cluster, as a proof that it is meant
+    /// Cluster name, to confirm the deletion
     #[arg(long)]
     pub name: Option<String>,
-    /// Remove the downloaded images, too
+    /// Delete the downloaded images too
     #[arg(long)]
     pub images: bool,
-    /// Remove the secrets file, too: the cluster can then never be opened again
+    /// Delete the secrets file too; it cannot be restored
     #[arg(long)]
     pub forget: bool,
-    /// Go on although somebody else holds the lease
+    /// Take over the lease of another run
     #[arg(long)]
     pub take_lease: bool,
     /// Destroy this volume with its VM although mainstay did not make it; may be given more than once
@@ -143,7 +143,7 @@ pub struct DownArgs {
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Stay and show changes
+    /// Keep running and show changes
     #[arg(short, long)]
     pub watch: bool,
 }
@@ -160,10 +160,10 @@ pub struct LogsArgs {
 
 #[derive(Debug, Args)]
 pub struct GrantArgs {
-    /// Whom to grant it: user@realm, or user@realm!token
+    /// User or API token that gets the privileges: user@realm, or user@realm!token
     #[arg(long = "to", value_name = "WHO", default_value = "mainstay@pve!up")]
     pub to: String,
-    /// For this version of Proxmox VE instead of the one that answers, e.g. 9.1
+    /// Version of Proxmox VE, instead of the one that answers, e.g. 9.1
     #[arg(long, value_name = "VERSION")]
     pub pve: Option<String>,
 }
@@ -192,19 +192,19 @@ pub struct Credentials {
 pub struct ConfigArgs {
     /// Only this machine
     pub machine: Option<String>,
-    /// In clear. Without it, secrets are masked
+    /// Show secrets in plain text; without this flag they are masked
     #[arg(long)]
     pub show_secrets: bool,
-    /// Write one file per machine, in clear, readable by you only
+    /// Write one file per machine, with secrets in plain text, readable by you only
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum SecretsArgs {
-    /// What is in the secrets file and who can open it, without a secret byte
+    /// List the contents and recipients of the secrets file, without any secret
     Show,
-    /// Take the secrets of a cluster that exists: talosctl's secrets.yaml, in clear or encrypted by sops
+    /// Import the secrets of an existing cluster: talosctl's secrets.yaml, plain or encrypted by sops
     Import {
         #[arg(value_name = "FILE")]
         from: PathBuf,
@@ -213,26 +213,26 @@ pub enum SecretsArgs {
 
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// How fast the time of the simulated world passes
+    /// How many times faster than real time the simulated world runs
     #[arg(long, default_value_t = 30.0, value_parser = positive)]
     pub speed: f64,
-    /// With faults, from this number
+    /// Inject network faults with this random seed
     #[arg(long, value_name = "SEED")]
     pub faults: Option<u64>,
 }
 
 #[derive(Debug, Args)]
 pub struct SimArgs {
-    /// Where Proxmox VE answers
+    /// Address of the simulated Proxmox VE API
     #[arg(long, default_value = "127.0.0.1:8006", value_name = "ADDR:PORT")]
     pub listen: std::net::SocketAddr,
-    /// The datacenter: hosts, storages, users, faults
+    /// Description of the datacenter: hosts, storages, users, faults
     #[arg(long, value_name = "FILE")]
     pub world: Option<PathBuf>,
-    /// How fast tasks and guests are; protocol timeouts stay as they are
+    /// How many times faster than real time tasks and guests run; protocol timeouts are not scaled
     #[arg(long, default_value_t = 1.0, value_parser = positive)]
     pub speed: f64,
-    /// Write every request and answer as JSON lines
+    /// Record every request and response as JSON lines
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Count requests by call, and print the counts at the end
@@ -243,6 +243,6 @@ pub struct SimArgs {
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
-        _ => Err("a positive number is needed".into()),
+        _ => Err("must be a positive number".into()),
     }
 }

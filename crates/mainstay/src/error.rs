@@ -1,4 +1,4 @@
-//! What ends a command, and how it is told: the first line is the whole story, then why, then what to do.
+//! The error that ends a command: what happened, why, and what to do.
 
 use std::error::Error;
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::wire::ErrorKind;
 pub enum CommandError {
     /// cluster.yaml is wrong.
     Spec(Diagnostics),
-    /// A run ended badly.
+    /// A run failed, was refused or was stopped.
     Run(Box<RunError>),
     Message(Box<ErrorMessage>),
-    /// The result itself says no, and was shown already: only the exit code is left.
+    /// Everything is shown already; only the exit code is left.
     ExitOnly(u8),
 }
 
-/// A problem in words.
+/// An error of the binary itself, or one that was translated into words.
 #[derive(Debug)]
 pub struct ErrorMessage {
     pub what: String,
@@ -41,7 +41,7 @@ impl CommandError {
         }))
     }
 
-    /// Wrong use: exit code 2.
+    /// Wrong arguments or a missing file.
     pub fn usage(what: impl Into<String>) -> Self {
         Self::new(what).edit(|message| message.kind = ErrorKind::Usage)
     }
@@ -50,34 +50,34 @@ impl CommandError {
         Self::new(what).edit(|message| message.kind = ErrorKind::Refused)
     }
 
-    /// What is left waits for something that mainstay does not do.
+    /// What is left waits for something outside of mainstay.
     pub fn held(what: impl Into<String>) -> Self {
         Self::new(what).edit(|message| message.kind = ErrorKind::Held)
     }
 
     pub fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::NotFound {
-            return Self::usage(format!("{} is not there", path.display()));
+            return Self::usage(format!("{} does not exist", path.display()));
         }
-        Self::usage(format!("{} cannot be read", path.display())).why(error.to_string())
+        Self::usage(format!("cannot read {}", path.display())).why(error.to_string())
     }
 
-    /// As [`CommandError::unreadable`], for the file that a cluster begins with.
+    /// As [`CommandError::unreadable`], for the cluster file.
     pub fn no_cluster_file(path: &Path, error: &std::io::Error) -> Self {
         let problem = Self::unreadable(path, error);
         if error.kind() == std::io::ErrorKind::NotFound {
             return problem
-                .help("write one by looking at your Proxmox VE: mainstay init")
-                .help("or name another file: mainstay -f FILE ...");
+                .help("to create one from what your Proxmox VE has: mainstay init")
+                .help("to use another file: mainstay -f FILE ...");
         }
         problem
     }
 
-    /// What needs secrets that nobody has made yet.
+    /// The command needs secrets, and none were created yet.
     pub fn no_secrets(path: &Path) -> Self {
         Self::new("the cluster has no secrets yet")
-            .why(format!("{} is not there", path.display()))
-            .help("`mainstay up` makes them, `mainstay secrets import` takes them over")
+            .why(format!("{} does not exist", path.display()))
+            .help("`mainstay up` creates them, `mainstay secrets import` imports existing ones")
     }
 
     pub fn why(self, why: impl Into<String>) -> Self {
@@ -149,9 +149,11 @@ impl From<SecretsError> for CommandError {
         let SecretsError::Sops { source, .. } = &error else {
             let problem = match &error {
                 SecretsError::Write { .. } => {
-                    Self::new(error.to_string()).help("nothing was changed; make room for it, and run it again")
+                    Self::new(error.to_string()).help("nothing was changed; free some disk space, then run the command again")
                 }
-                SecretsError::Exists { .. } => problem.help("it is never written over; move it away if it is of no use any more"),
+                SecretsError::Exists { .. } => {
+                    problem.help("mainstay never overwrites it; move it away if it is not needed any more")
+                }
                 _ => problem,
             };
             return problem.edit(|message| message.causes = error.source().map(chain).unwrap_or_default());
@@ -159,10 +161,10 @@ impl From<SecretsError> for CommandError {
         let problem = match source {
             sops_file::Error::NoIdentity { tried, recipients } => problem
                 .why(format!("{} for {recipients}", keys_tried(*tried)))
-                .help("set SOPS_AGE_KEY_FILE to the file with the age key that opens it"),
-            _ => problem.because(chain(source)).help(
-                "take the file from your backup or from git; mainstay never makes new secrets for a cluster that may exist",
-            ),
+                .help("set SOPS_AGE_KEY_FILE to the file with the right age key"),
+            _ => problem
+                .because(chain(source))
+                .help("restore the file from git or a backup; mainstay never creates new secrets for a cluster that may exist"),
         };
         problem.help("nothing was changed")
     }
@@ -170,8 +172,8 @@ impl From<SecretsError> for CommandError {
 
 fn keys_tried(tried: usize) -> &'static str {
     match tried {
-        0 => "there is no age key here, and it is encrypted",
-        1 => "the age key that is here does not open it; it is encrypted",
-        _ => "none of the age keys that are here opens it; it is encrypted",
+        0 => "no age key was found, and the file is encrypted",
+        1 => "the age key that was found does not decrypt it; the file is encrypted",
+        _ => "none of the age keys that were found decrypts it; the file is encrypted",
     }
 }

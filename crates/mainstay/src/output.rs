@@ -1,11 +1,11 @@
-//! The only way out to the terminal. stdout carries the result, stderr the telling.
+//! The only place that writes to the terminal. stdout carries the result, stderr progress and errors.
 
 use std::io::{self, IsTerminal, Write};
 
 use crate::args::{Color, Global};
 use crate::view::{EventReader, JsonView, LiveView, PlainView};
 
-/// How to speak.
+/// The form of the output.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     pub json: bool,
@@ -31,7 +31,7 @@ impl Output {
         }
     }
 
-    /// A person sits there and can be asked.
+    /// Whether a question can be asked: a person reads stderr and can type.
     pub fn can_ask(&self) -> bool {
         io::stdin().is_terminal() && io::stderr().is_terminal() && !self.json
     }
@@ -47,7 +47,7 @@ impl Output {
         }
     }
 
-    /// How wide the result may be. A file or a pipe has no end of a line.
+    /// The width of the result. A file or a pipe has no limit.
     pub fn width(&self) -> usize {
         let out = io::stdout();
         let size = if out.is_terminal() {
@@ -63,12 +63,12 @@ impl Output {
         write(io::stdout().lock(), line.as_ref(), true);
     }
 
-    /// The result as it is, without a line break of ours.
+    /// A part of the result as it is, without a line break at its end.
     pub fn print_raw(&self, text: impl AsRef<str>) {
         write(io::stdout().lock(), text.as_ref(), false);
     }
 
-    /// A line of the telling.
+    /// A line of progress.
     pub fn status(&self, line: impl AsRef<str>) {
         write(io::stderr().lock(), line.as_ref(), true);
     }
@@ -79,7 +79,7 @@ impl Output {
     }
 }
 
-/// A reader that went away (`mainstay status | head`) is no error: there is nobody left to tell.
+/// A closed pipe (`mainstay status | head`) is not an error: the reader has all it wanted.
 #[expect(
     clippy::exit,
     reason = "a closed pipe ends the program quietly, as it ends every other filter"

@@ -1,4 +1,4 @@
-//! What the program takes from its surroundings, read once: environment variables and well-known places.
+//! Environment variables and well-known paths, read once at the start.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use etcetera::BaseStrategy;
 use mainstay_engine::Holder;
 use mainstay_net::Secret;
 
-/// Environment and places. Empty variables count as unset.
+/// Environment variables and paths. An empty variable counts as unset.
 #[derive(Debug)]
 pub struct ProcessEnv {
     pub endpoint: Option<String>,
@@ -35,8 +35,8 @@ impl ProcessEnv {
             .map_or_else(|| PathBuf::from("."), |base| base.home_dir().to_path_buf());
         let user = variable("USER")
             .or_else(|| variable("LOGNAME"))
-            .unwrap_or_else(|| "somebody".into());
-        let machine = variable("HOSTNAME").or_else(hostname).unwrap_or_else(|| "somewhere".into());
+            .unwrap_or_else(|| "unknown".into());
+        let machine = variable("HOSTNAME").or_else(hostname).unwrap_or_else(|| "unknown".into());
         Self {
             endpoint: variable("PROXMOX_VE_ENDPOINT"),
             token: variable("PROXMOX_VE_API_TOKEN").map(Secret::new),
@@ -87,7 +87,7 @@ impl ProcessEnv {
     }
 
     pub fn default_kubeconfig(&self) -> PathBuf {
-        // A list of files, as kubectl takes it: the first is the one that is written.
+        // KUBECONFIG may be a list of files. Like kubectl, write to the first one.
         let listed = self.kubeconfig.as_ref().and_then(|list| std::env::split_paths(list).next());
         listed.unwrap_or_else(|| self.home.join(".kube/config"))
     }

@@ -1,4 +1,4 @@
-//! From arguments and surroundings to everything that a command works with.
+//! What a command works with: the checked cluster file, clients and secrets.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::error::CommandError;
 use crate::process_env::ProcessEnv;
 
 const SSH_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long what may be behind the jump host is tried without it.
+/// How long a direct connection is tried before the jump host is used.
 const STRAIGHT_PATIENCE: Duration = Duration::from_secs(3);
-/// A jump host that does not forward says so in one round trip.
+/// A jump host that forbids forwarding answers within one round trip.
 const FORWARD_PATIENCE: Duration = Duration::from_millis(500);
 
-/// The cluster file and the machine it is used on.
+/// The cluster file, and the environment in which it is used.
 pub struct Session {
     pub file: PathBuf,
     pub checked: Checked,
@@ -36,7 +36,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Reads the file. All its faults in one run.
+    /// Reads and checks the file. All its errors are reported in one run.
     pub fn open(file: &Path, process_env: ProcessEnv) -> Result<Self, CommandError> {
         let text = std::fs::read(file).map_err(|error| CommandError::no_cluster_file(file, &error))?;
         let folder = file.parent().map(Path::to_path_buf).unwrap_or_default();
@@ -73,7 +73,7 @@ impl Session {
         self.spec().datacenter.endpoint.host_str().unwrap_or("?")
     }
 
-    /// Machines are dialled through the jump host; all else straight, and through it where that fails: Proxmox VE may be behind it, too.
+    /// Machines are dialled through the jump host. Everything else is dialled directly first, then through it: Proxmox VE may be behind it too.
     fn dialer(&self) -> Arc<dyn Dialer> {
         let Some(jump) = &self.jump else {
             return Arc::new(Tcp);
@@ -82,14 +82,14 @@ impl Session {
         Arc::new(Routes::new(Arc::new(rest)).via(self.spec().network.cidr.into(), jump.clone()))
     }
 
-    /// Asks the jump host, if there is one, to let us in and through. What it refuses now it would refuse in the middle of the work.
+    /// Checks login and forwarding of the jump host, if there is one, so that a refusal comes before the first change.
     pub async fn check_jump_host(&self) -> Result<(), Failure> {
         let Some(jump) = &self.jump else { return Ok(()) };
         jump.check().await?;
         let Some(machine) = self.spec().machines.first() else {
             return Ok(());
         };
-        // Whether the machine answers does not matter: only its port and address tell whether this user may forward there.
+        // The machine itself need not answer: the jump host decides by address and port whether it forwards.
         let port = Target::new(machine.address.to_string(), mainstay_engine::TALOS_PORT);
         match dial_within(&**jump, &port, FORWARD_PATIENCE).await {
             Err(error) if error.is_of_the_jump_host() => Err(error.into()),
@@ -125,9 +125,9 @@ impl Session {
             passphrase: None,
         }));
         if logins.is_empty() {
-            return Err(CommandError::new("there is no SSH key to log in to the jump host with")
-                .why(format!("`datacenter.jump` says {jump}"))
-                .help("start an SSH agent, or make a key: ssh-keygen -t ed25519"));
+            return Err(CommandError::new("no SSH key was found for the jump host")
+                .why(format!("`datacenter.jump` is {jump}"))
+                .help("start an SSH agent, or create a key: ssh-keygen -t ed25519"));
         }
         Ok(Some(JumpDialer::new(
             Arc::new(Tcp),
@@ -151,7 +151,7 @@ impl Session {
             host: None,
         };
         Client::new(&self.env, vec![endpoint], self.login()?, ClientOptions::default())
-            .map_err(|error| CommandError::new("the certificate settings of the datacenter cannot be used").caused_by(error))
+            .map_err(|error| CommandError::new("the certificate settings in `datacenter` are not valid").caused_by(error))
     }
 
     pub fn pve_trust(&self) -> Trust {
@@ -170,7 +170,7 @@ impl Session {
         login(&self.process_env)
     }
 
-    /// Every age identity at hand, as sops looks for them.
+    /// Every age identity that sops would find too.
     pub fn identities(&self) -> Result<Vec<Identity>, CommandError> {
         let mut texts = Vec::new();
         texts.extend(
@@ -193,7 +193,7 @@ impl Session {
         let mut identities = Vec::new();
         for (place, text) in texts {
             let found = Identity::parse_file(&text)
-                .map_err(|error| CommandError::new(format!("the age keys of {place} cannot be read")).caused_by(error))?;
+                .map_err(|error| CommandError::new(format!("cannot parse the age keys in {place}")).caused_by(error))?;
             identities.extend(found);
         }
         Ok(identities)
@@ -207,7 +207,7 @@ impl Session {
         ))
     }
 
-    /// Who may read a new secrets file: the nearest `.sops.yaml` decides, else the keys at hand.
+    /// The recipients of a new secrets file: from the nearest `.sops.yaml`, else the public keys of the identities.
     pub fn readers(&self, identities: &[Identity]) -> Result<Rule, CommandError> {
         let path = SecretsFile::beside(&self.file);
         let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
@@ -217,12 +217,13 @@ impl Session {
             };
             let relative = absolute.strip_prefix(folder).unwrap_or(&absolute).display().to_string();
             let problem = |error: sops_file::Error| {
-                CommandError::new(format!("{} cannot be used", folder.join(".sops.yaml").display())).caused_by(error)
+                CommandError::new(format!("{} is not valid", folder.join(".sops.yaml").display())).caused_by(error)
             };
             let rules = CreationRules::parse(&text).map_err(problem)?;
             return readers(Some((&rules, &relative)), identities).map_err(problem);
         }
-        readers(None, identities).map_err(|error| CommandError::new("no reader of the secrets").caused_by(error))
+        readers(None, identities)
+            .map_err(|error| CommandError::new("cannot determine the recipients of the secrets").caused_by(error))
     }
 
     pub fn secrets(&self) -> Result<Option<Secrets>, CommandError> {
@@ -231,10 +232,10 @@ impl Session {
 
     pub fn keys(&self, secrets: &Secrets) -> Result<Keys, CommandError> {
         keys(&self.env, secrets)
-            .map_err(|error| CommandError::new("client certificates cannot be made from the secrets").caused_by(error))
+            .map_err(|error| CommandError::new("cannot issue client certificates from the secrets").caused_by(error))
     }
 
-    /// Everything that a run talks to.
+    /// The clients of a run.
     pub fn site(&self, secrets: Option<&Secrets>, events: &Events) -> Result<Site, CommandError> {
         let keys = secrets.map(|secrets| self.keys(secrets)).transpose()?;
         let distro = &self.spec().distro;
@@ -247,7 +248,7 @@ impl Session {
             Trust::Roots { extra_ca_pem: None }
         };
         let factory = Factory::new(&self.env, &talos.factory, &trust)
-            .map_err(|error| CommandError::new("the Image Factory cannot be used").caused_by(error))?;
+            .map_err(|error| CommandError::new("cannot create a client for the Image Factory").caused_by(error))?;
         let id = secrets.map_or(Uuid::nil(), derive::cluster_id);
         let journal = Journal::open(self.disk.clone(), &self.process_env.journals(), id, events.clone());
         Ok(Site::new(self.env.clone(), self.pve()?, factory, keys, journal, self.spec()))
@@ -262,9 +263,9 @@ pub fn login(process_env: &ProcessEnv) -> Result<Login, CommandError> {
         .map(|path| std::fs::read_to_string(path).map_err(|error| CommandError::unreadable(path, &error)))
         .transpose()?;
     if let Some(token) = process_env.token.as_ref().map(|token| token.expose().clone()).or(from_file) {
-        // The parser's own words would quote the token.
+        // The parser's error would quote the token.
         return token.trim().parse().map_err(|_: pve_api::ValueError| {
-            CommandError::new("the API token cannot be read").why("it does not look like user@realm!name=secret")
+            CommandError::new("the API token is not valid").why("it must have the form user@realm!name=secret")
         });
     }
     match (&process_env.username, &process_env.password) {
@@ -273,9 +274,9 @@ pub fn login(process_env: &ProcessEnv) -> Result<Login, CommandError> {
             password: password.clone(),
             code: None,
         }),
-        _ => Err(CommandError::new("there is no API token for Proxmox VE")
+        _ => Err(CommandError::new("no API token for Proxmox VE")
             .why("neither PROXMOX_VE_API_TOKEN nor PROXMOX_VE_API_TOKEN_FILE is set")
-            .help("make one with exactly the rights that it needs: mainstay grant")
+            .help("to create one with exactly the privileges it needs: mainstay grant")
             .help("then: export PROXMOX_VE_API_TOKEN='user@realm!name=secret'")),
     }
 }

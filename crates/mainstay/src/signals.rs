@@ -1,15 +1,15 @@
-//! Being told to stop: Ctrl-C, or SIGTERM from whoever started the program.
+//! The signals that stop a run: SIGINT (Ctrl-C) and SIGTERM.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Hears every signal from the moment it was made, also one that came while nobody waited for it.
+/// Receives every signal from its creation on, also those that arrive while nothing awaits them.
 pub struct Signals {
     interrupt: Option<Signal>,
     terminate: Option<Signal>,
 }
 
 impl Signals {
-    /// From now on these signals do not end the program by themselves.
+    /// From now on these signals do not end the process.
     pub fn listen() -> Self {
         Self {
             interrupt: signal(SignalKind::interrupt()).ok(),
@@ -17,7 +17,7 @@ impl Signals {
         }
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         tokio::select! {
             biased;
@@ -27,7 +27,7 @@ impl Signals {
     }
 }
 
-/// A system without such a signal never sends it.
+/// Where a handler cannot be installed, the signal is never received.
 async fn recv(signal: Option<&mut Signal>) {
     let told = match signal {
         Some(signal) => signal.recv().await,

@@ -1,4 +1,4 @@
-//! `kubeconfig` and `talosconfig`: minted offline from the secrets, at any time.
+//! `kubeconfig` and `talosconfig`: issued from the secrets, without any connection.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub fn kubeconfig(session: &Session, args: &Credentials, output: Output) -> Resu
         .endpoint
         .url()
         .parse()
-        .map_err(|error| CommandError::new("the endpoint is no URL").caused_by(error))?;
+        .map_err(|error| CommandError::new("the API endpoint is not a URL").caused_by(error))?;
     let mut rng = session.env.entropy.fork("kubeconfig").rng();
     let minted = Kubeconfig::mint(
         &secrets,
@@ -29,7 +29,7 @@ pub fn kubeconfig(session: &Session, args: &Credentials, output: Output) -> Resu
         session.env.wall.now(),
         &mut rng,
     );
-    let minted = minted.map_err(|error| CommandError::new("the kubeconfig could not be made").caused_by(error))?;
+    let minted = minted.map_err(|error| CommandError::new("cannot create the kubeconfig").caused_by(error))?;
     let place = session.process_env.default_kubeconfig();
     let merged = |text: &str| {
         let mut there = Kubeconfig::parse(text)?;
@@ -63,7 +63,7 @@ pub fn talosconfig(session: &Session, args: &Credentials, output: Output) -> Res
         session.env.wall.now(),
         &mut rng,
     );
-    let minted = minted.map_err(|error| CommandError::new("the talosconfig could not be made").caused_by(error))?;
+    let minted = minted.map_err(|error| CommandError::new("cannot create the talosconfig").caused_by(error))?;
     let place = session.process_env.default_talosconfig();
     let merged = |text: &str| {
         let mut there = Talosconfig::parse(text)?;
@@ -83,7 +83,7 @@ fn lifetime(args: &Credentials) -> SignedDuration {
     SignedDuration::from_hours(args.hours)
 }
 
-/// To stdout, into a file, or into the file that the other tools read.
+/// Prints the text, writes it to a file, or merges it into the file that other tools read.
 fn write_or_merge(
     session: &Session,
     args: &Credentials,
@@ -96,7 +96,7 @@ fn write_or_merge(
         session
             .disk
             .write(path, text.as_bytes())
-            .map_err(|error| CommandError::new(format!("{} cannot be written", path.display())).caused_by(error))?;
+            .map_err(|error| CommandError::new(format!("cannot write {}", path.display())).caused_by(error))?;
         output.status(format!("wrote {}", path.display()));
         Ok(())
     };
@@ -113,9 +113,9 @@ fn write_or_merge(
         .read(&path)
         .map_err(|error| CommandError::unreadable(&path, &error))?
         .unwrap_or_default();
-    let there = String::from_utf8(there).map_err(|_| CommandError::new(format!("{} is no text", path.display())))?;
+    let there = String::from_utf8(there).map_err(|_| CommandError::new(format!("{} is not UTF-8 text", path.display())))?;
     let merged = merged(&there).map_err(|error| {
-        CommandError::new(format!("{} cannot be merged with; it was left as it is", path.display())).caused_by(error)
+        CommandError::new(format!("cannot merge into {}; it was not changed", path.display())).caused_by(error)
     })?;
     write(&path, &merged)
 }

@@ -1,4 +1,4 @@
-//! `config`: the machine configs that would be applied, offline.
+//! `config`: the machine configs that would be applied, without any connection.
 
 use mainstay_engine::{SecretsFile, derive};
 use mainstay_plan::Versions;
@@ -35,7 +35,7 @@ pub fn run(session: &Session, args: &ConfigArgs, output: Output) -> Result<(), C
                 session
                     .disk
                     .write(&path, text.expose().as_bytes())
-                    .map_err(|error| CommandError::new(format!("{} cannot be written", path.display())).caused_by(error))?;
+                    .map_err(|error| CommandError::new(format!("cannot write {}", path.display())).caused_by(error))?;
                 output.status(format!("wrote {}", path.display()));
             }
             None => {
@@ -53,13 +53,13 @@ pub fn run(session: &Session, args: &ConfigArgs, output: Output) -> Result<(), C
     Ok(())
 }
 
-/// Nothing is dialled here, so a cluster that runs something older is not seen.
+/// There is no connection here, so the versions of a running cluster are not known.
 fn tell_versions(spec: &Spec, versions: &Versions, output: Output) {
     let Some(talos) = spec.distro.talos() else { return };
     let exact = |wish: &VersionWish| matches!(wish, VersionWish::Exact(_));
     if !exact(&talos.version) || !exact(&spec.kubernetes) {
         output.status(format!(
-            "for Talos {} and Kubernetes {}, the newest that fit the file; a cluster that runs others keeps them",
+            "for Talos {} and Kubernetes {}, the newest that the file allows; a running cluster keeps its versions",
             versions.talos, versions.kubernetes
         ));
     }
@@ -67,6 +67,6 @@ fn tell_versions(spec: &Spec, versions: &Versions, output: Output) {
 
 fn masked(text: &str, contract: Contract) -> Result<String, CommandError> {
     let config = talos_config::Config::parse(text, contract)
-        .map_err(|error| CommandError::new("a config of ours cannot be read").caused_by(error))?;
+        .map_err(|error| CommandError::new("cannot parse the generated config").caused_by(error))?;
     Ok(config.to_masked_yaml())
 }

@@ -1,6 +1,6 @@
-//! `demo`: a datacenter in memory and a cluster built in it, in front of your eyes. No network, no files, nothing left behind.
+//! `demo`: builds a cluster in a simulated datacenter in memory and shows it. No network, no files.
 //!
-//! The simulated world runs at full speed in a thread of its own; what is paced is the view of it.
+//! The simulated world runs at full speed in its own thread; only the view is slowed down.
 
 mod world;
 
@@ -38,7 +38,7 @@ const FRAME: Duration = Duration::from_millis(100);
 /// More virtual time than any demo takes.
 const DEADLINE: Duration = Duration::from_secs(6 * 3600);
 
-/// What the simulated run hands over.
+/// What the simulated run sends to the view.
 enum DemoMessage {
     Event(Told),
     End(Box<DemoResult>),
@@ -46,7 +46,7 @@ enum DemoMessage {
 
 struct DemoResult {
     outcome: Result<Report, RunError>,
-    /// What the last look saw, for the status page.
+    /// The last observation, for the status page.
     observed: Option<Observed>,
     spec: Spec,
     secrets: Secrets,
@@ -69,7 +69,7 @@ pub async fn run(file: &Path, args: &DemoArgs, output: Output) -> Result<(), Com
     };
     if !output.json {
         output.status(format!(
-            "A simulated Proxmox VE datacenter in this process; time passes {} times faster.",
+            "Simulating a Proxmox VE datacenter in this process, {} times faster than real time.",
             args.speed
         ));
     }
@@ -88,8 +88,8 @@ pub async fn run(file: &Path, args: &DemoArgs, output: Output) -> Result<(), Com
     match thread.join() {
         Ok(Ok(Ok(()))) => {}
         Ok(Ok(Err(problem))) => return Err(problem),
-        Ok(Err(error)) => return Err(CommandError::new("the simulated run did not end").caused_by(error)),
-        Err(_) => return Err(CommandError::new("the simulated run broke")),
+        Ok(Err(error)) => return Err(CommandError::new("the simulated run did not finish").caused_by(error)),
+        Err(_) => return Err(CommandError::new("the simulated run panicked")),
     }
     end.map_or(Ok(()), |end| close(*end, &mut readers, output))
 }
@@ -170,7 +170,7 @@ impl DemoRun {
         let wall = Wall::at("2026-01-01T08:00:00Z".parse().unwrap_or(jiff::Timestamp::UNIX_EPOCH));
         let wanted = world::world_for(&self.spec(None)?);
         let world = World::start(wanted, Mode::Simulated, wall, entropy.fork("world")).await;
-        let world = world.map_err(|error| CommandError::new("the simulated world cannot be made").caused_by(error))?;
+        let world = world.map_err(|error| CommandError::new("cannot create the simulated world").caused_by(error))?;
         if self.faults.is_some() {
             world.net().set_faults(bad_network());
         }
@@ -222,11 +222,11 @@ impl DemoRun {
         })
     }
 
-    /// The file, in front of the simulated datacenter whatever its own says.
+    /// The file, with the simulated datacenter in place of its own.
     fn spec(&self, world: Option<&World>) -> Result<Spec, CommandError> {
         let folder = self.folder.clone();
         let environment = Environment {
-            // Before there is a world, any address does: the file may leave it out.
+            // Before the world exists any address will do; the file may have none.
             endpoint: Some(world.map_or_else(|| "https://pve.lan:8006".to_owned(), World::endpoint)),
         };
         let checked = mainstay_spec::load(&self.text, &self.name, &environment, &|name| {
@@ -243,7 +243,7 @@ impl DemoRun {
     }
 }
 
-/// A network on a bad day: one connection in thirty is refused, some are reset.
+/// A network that refuses one connection in thirty and resets as many.
 fn bad_network() -> mainstay_net::NetFaults {
     let milliseconds = Duration::from_millis;
     mainstay_net::NetFaults {
@@ -258,7 +258,7 @@ fn secrets(env: &Env) -> Result<Secrets, CommandError> {
     let mut rng = env.entropy.fork("secrets").rng();
     let minted =
         ServiceAccountKey::ec_p256(&mut rng).and_then(|key| Secrets::generate(&mut rng, env.wall.now(), Contract::CLASSIC, key));
-    minted.map_err(|error| CommandError::new("secrets cannot be made").caused_by(error))
+    minted.map_err(|error| CommandError::new("cannot create secrets").caused_by(error))
 }
 
 fn site(world: &World, env: &Env, spec: &Spec, secrets: &Secrets, events: &Events) -> Result<Site, CommandError> {
@@ -281,7 +281,7 @@ fn site(world: &World, env: &Env, spec: &Spec, secrets: &Secrets, events: &Event
     let pve = Client::new(env, vec![endpoint], login, ClientOptions::default()).map_err(|_| broken("certificate")())?;
     let talos = spec.distro.talos().ok_or_else(broken("distribution"))?;
     let factory = Factory::new(env, &talos.factory, &Trust::Plain).map_err(|_| broken("Image Factory")())?;
-    let keys = keys(env, secrets).map_err(|error| CommandError::new("client certificates cannot be made").caused_by(error))?;
+    let keys = keys(env, secrets).map_err(|error| CommandError::new("cannot issue client certificates").caused_by(error))?;
     let journal = Journal::open(
         Arc::new(MemoryDisk::default()),
         Path::new("demo"),

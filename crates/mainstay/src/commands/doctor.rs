@@ -1,4 +1,4 @@
-//! `doctor` and `grant`: what `up` needs, checked one by one, and the rights as commands to paste.
+//! `doctor` and `grant`: checks of everything that `up` needs, and the privileges as commands to paste.
 
 use mainstay_engine::{Events, Run, RunError, Scope, Wanted, derive, look_and_plan, observe, preflight, pve_version};
 use mainstay_plan::{Desired, Observed, Plan, RefusalKind};
@@ -11,7 +11,7 @@ use crate::exit;
 use crate::output::Output;
 use crate::session::Session;
 
-/// One check and what came of it.
+/// One check and its result.
 struct DoctorCheck {
     name: &'static str,
     fault: Option<String>,
@@ -40,10 +40,7 @@ impl DoctorCheck {
 }
 
 pub async fn run(session: &Session, output: Output) -> Result<(), CommandError> {
-    let mut checks = vec![DoctorCheck::fine(
-        "file",
-        format!("{} can be carried out", session.file.display()),
-    )];
+    let mut checks = vec![DoctorCheck::fine("file", format!("{} is valid", session.file.display()))];
     let jump = jump_check(session).await;
     let reached = jump.as_ref().is_none_or(|jump| jump.fault.is_none());
     checks.extend(jump);
@@ -92,25 +89,25 @@ pub async fn run(session: &Session, output: Output) -> Result<(), CommandError> 
     }
 }
 
-/// Whether the jump host lets us in and through, if there is one.
+/// Login and forwarding of the jump host, if there is one.
 async fn jump_check(session: &Session) -> Option<DoctorCheck> {
     let jump = session.spec().datacenter.jump.as_ref()?;
     Some(match session.check_jump_host().await {
-        Ok(()) => DoctorCheck::fine("jump", format!("{jump} lets us in and through")),
+        Ok(()) => DoctorCheck::fine("jump", format!("{jump} accepts the login and forwards")),
         Err(failure) => DoctorCheck::failing("jump", failure.what, failure.why.into_iter().chain(failure.help).collect()),
     })
 }
 
 fn secrets_check(session: &Session) -> DoctorCheck {
     match session.secrets() {
-        Ok(Some(_)) => DoctorCheck::fine("secrets", "are there and open"),
-        Ok(None) => DoctorCheck::fine("secrets", "not made yet; `mainstay up` makes them"),
+        Ok(Some(_)) => DoctorCheck::fine("secrets", "can be decrypted"),
+        Ok(None) => DoctorCheck::fine("secrets", "not created yet; `mainstay up` creates them"),
         Err(CommandError::Message(plain)) => DoctorCheck::failing(
             "secrets",
             plain.what.clone(),
             plain.causes.iter().chain(&plain.help).cloned().collect(),
         ),
-        Err(_) => DoctorCheck::failing("secrets", "cannot be read", Vec::new()),
+        Err(_) => DoctorCheck::failing("secrets", "cannot read them", Vec::new()),
     }
 }
 
@@ -119,14 +116,14 @@ fn rights_check(session: &Session, missing: &[pve_api::privileges::Grant]) -> Re
     if missing.is_empty() {
         return Ok(DoctorCheck::fine(
             "rights",
-            format!("{} has all that this file needs", login.principal()),
+            format!("{} has all privileges that this file needs", login.principal()),
         ));
     }
     let lacks = missing.iter().map(format_grant);
     let commands = preflight::commands(missing, login.principal());
     Ok(DoctorCheck::failing(
         "rights",
-        format!("{} lacks what follows; the commands below grant it", login.principal()),
+        format!("{} lacks these privileges; the commands below grant them", login.principal()),
         lacks.chain(commands).collect(),
     ))
 }
@@ -137,16 +134,16 @@ pub fn format_grant(grant: &pve_api::privileges::Grant) -> String {
     format!("{} on {}", names.join(", "), grant.path)
 }
 
-/// Everything else that would refuse is known to the plan: storages, room, bridges, strangers, versions.
+/// Every other reason to refuse is found by the planner: storages, capacity, bridges, foreign machines, versions.
 ///
-/// Whether an address is free shows only where it could be dialled.
+/// Whether an address is free is known only if it could be dialled.
 fn plan_checks(planned: Result<(Plan, Desired, Observed), RunError>, reached: bool) -> Vec<DoctorCheck> {
     let plan = match planned {
         Ok((plan, ..)) => plan,
-        // Told by the check of rights already.
+        // The check of privileges reports it.
         Err(RunError::Lacking(_)) => return Vec::new(),
         Err(RunError::Blind(failure)) => return vec![DoctorCheck::failing("plan", failure.what.clone(), failure.help)],
-        Err(_) => return vec![DoctorCheck::failing("plan", "cannot be made", Vec::new())],
+        Err(_) => return vec![DoctorCheck::failing("plan", "cannot make a plan", Vec::new())],
     };
     if plan.refusals.is_empty() {
         let held = plan.held.iter().filter(|held| held.holds_up()).map(|held| {
@@ -157,9 +154,9 @@ fn plan_checks(planned: Result<(Plan, Desired, Observed), RunError>, reached: bo
             )
         });
         let fits = if reached {
-            "storages, room, bridges, addresses and versions fit"
+            "storages, capacity, bridges, addresses and versions are suitable"
         } else {
-            "storages, room, bridges and versions fit; addresses could not be tried"
+            "storages, capacity, bridges and versions are suitable; addresses could not be checked"
         };
         return std::iter::once(DoctorCheck::fine("datacenter", fits)).chain(held).collect();
     }
@@ -201,23 +198,23 @@ fn show(checks: &[DoctorCheck], output: Output) {
     }
 }
 
-/// The role and the ACL lines, for this file and this version of Proxmox VE.
+/// The role and the ACL commands, for this file and this version of Proxmox VE.
 pub async fn grant(session: &Session, args: &GrantArgs, output: Output) -> Result<(), CommandError> {
     let given = args.pve.as_ref().map(|text| text.parse::<PveVersion>()).transpose();
-    let given = given.map_err(|error| CommandError::usage("that is no version of Proxmox VE").caused_by(error))?;
+    let given = given.map_err(|error| CommandError::usage("not a version of Proxmox VE").caused_by(error))?;
     let seen = look(session).await;
     let version = match (given, &seen) {
         (Some(version), _) => version,
         (None, Ok(observed)) => pve_version(&observed.pve),
         (None, Err(_)) => {
-            output.status("Proxmox VE cannot be looked at with this token; for version 9 (say --pve 8.4 for another)");
+            output.status("cannot read Proxmox VE with this token; assuming version 9 (--pve 8.4 sets another)");
             PveVersion::new(9, 0)
         }
     };
     let observed = seen.as_ref().ok();
     let storage = &session.spec().datacenter.storage;
     if observed.is_none() && (storage.images.is_none() || storage.disks.is_none()) {
-        output.status("the file names no storages and they cannot be looked at: name them in `datacenter.storage`, or add the lines for them yourself");
+        output.status("the file names no storages and they cannot be listed: set `datacenter.storage`, or add the ACL commands for them yourself");
     }
     let grants = preflight::grants(session.spec(), observed, version);
     let user = args.to.split('!').next().unwrap_or(&args.to);
@@ -229,7 +226,7 @@ pub async fn grant(session: &Session, args: &GrantArgs, output: Output) -> Resul
         output.print(line);
     }
     output.status(if token.is_some() {
-        "run these on a Proxmox VE host as root; the second one prints the token's secret once"
+        "run these on a Proxmox VE host as root; the second command prints the token's secret, once"
     } else {
         "run these on a Proxmox VE host as root"
     });

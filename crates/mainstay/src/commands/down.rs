@@ -1,4 +1,4 @@
-//! `down`: everything that mainstay made for this cluster, and nothing else.
+//! `down`: deletes everything that mainstay created for this cluster, and nothing else.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub async fn run(session: &Session, args: &DownArgs, output: Output) -> Result<(
     }
     if let Some(name) = args.name.as_ref().filter(|name| *name != spec.name.as_str()) {
         return Err(
-            CommandError::refused(format!("the cluster is called {}, not {name}", spec.name)).help("nothing was changed"),
+            CommandError::refused(format!("the name of the cluster is {}, not {name}", spec.name)).help("nothing was changed"),
         );
     }
     session.check_jump_host().await?;
@@ -99,11 +99,11 @@ async fn images(session: &Session, secrets: Option<&Secrets>, site: &Site) -> Re
 fn left(session: &Session, args: &DownArgs) -> Vec<String> {
     let mut lines = Vec::new();
     if !args.images {
-        lines.push("kept: downloaded images (mainstay down --images removes them)".to_owned());
+        lines.push("kept: downloaded images (mainstay down --images deletes them)".to_owned());
     }
     let secrets = SecretsFile::beside(&session.file);
     if secrets.exists() {
-        lines.push(format!("kept: {} (mainstay down --forget removes it)", secrets.display()));
+        lines.push(format!("kept: {} (mainstay down --forget deletes it)", secrets.display()));
     }
     lines
 }
@@ -113,5 +113,5 @@ fn forget(session: &Session) -> Result<(), CommandError> {
     session
         .disk
         .remove(&path)
-        .map_err(|error| CommandError::new(format!("{} cannot be removed", path.display())).caused_by(error))
+        .map_err(|error| CommandError::new(format!("cannot delete {}", path.display())).caused_by(error))
 }

@@ -1,4 +1,4 @@
-//! `init`: looks at Proxmox VE through the token and writes a commented cluster.yaml with what it found.
+//! `init`: reads Proxmox VE through the API token and writes a commented cluster.yaml with what it found.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -17,13 +17,13 @@ use crate::session;
 
 const LOOK: Duration = Duration::from_secs(10);
 
-/// What was found, as far as a file needs it.
+/// What the file needs to know about the datacenter.
 struct DatacenterScan {
     endpoint: String,
     fingerprint: Fingerprint,
     hosts: Vec<String>,
     images: Option<String>,
-    /// Allows everything but images to import, which one command mends.
+    /// A storage that lacks only the content type `import`, which one command adds.
     almost: Option<(String, String)>,
     disks: Option<String>,
     bridges: Vec<(String, Option<String>)>,
@@ -31,21 +31,20 @@ struct DatacenterScan {
 
 pub async fn run(file: &Path, args: InitArgs, process_env: ProcessEnv, output: Output) -> Result<(), CommandError> {
     if file.exists() && !args.force {
-        return Err(CommandError::usage(format!("{} exists already", file.display()))
-            .help("say --force to write over it, or -f to name another"));
+        return Err(CommandError::usage(format!("{} already exists", file.display()))
+            .help("pass --force to overwrite it, or -f to use another file"));
     }
     let found = look(&process_env).await?;
     let text = write(&args.name, &found);
-    std::fs::write(file, text)
-        .map_err(|error| CommandError::new(format!("{} cannot be written", file.display())).caused_by(error))?;
+    std::fs::write(file, text).map_err(|error| CommandError::new(format!("cannot write {}", file.display())).caused_by(error))?;
     output.status(format!(
-        "wrote {}: {} seen. Read it, change what you like, then: mainstay plan",
+        "wrote {}: {} found. Review it, then: mainstay plan",
         file.display(),
         crate::view::count(found.hosts.len(), "host")
     ));
     if let Some((name, content)) = found.almost.filter(|_| found.images.is_none()) {
         output.status(format!(
-            "no storage may hold images to import yet; on a host, once: pvesm set {name} --content {content},import"
+            "no storage allows content type `import`; on a host, once: pvesm set {name} --content {content},import"
         ));
     }
     Ok(())
@@ -53,13 +52,13 @@ pub async fn run(file: &Path, args: InitArgs, process_env: ProcessEnv, output: O
 
 async fn look(process_env: &ProcessEnv) -> Result<DatacenterScan, CommandError> {
     let endpoint = process_env.endpoint.clone().ok_or_else(|| {
-        CommandError::usage("there is no Proxmox VE to look at")
+        CommandError::usage("no Proxmox VE endpoint is configured")
             .why("PROXMOX_VE_ENDPOINT is not set")
             .help("export PROXMOX_VE_ENDPOINT=https://pve.lan:8006")
             .help("export PROXMOX_VE_API_TOKEN='user@realm!name=secret'")
     })?;
-    let url = url::Url::parse(&endpoint)
-        .map_err(|error| CommandError::usage(format!("`{endpoint}` is no address")).caused_by(error))?;
+    let url =
+        url::Url::parse(&endpoint).map_err(|error| CommandError::usage(format!("`{endpoint}` is not a URL")).caused_by(error))?;
     let target = Target {
         host: url.host_str().unwrap_or_default().to_owned(),
         port: url.port().unwrap_or(8006),
@@ -71,7 +70,7 @@ async fn look(process_env: &ProcessEnv) -> Result<DatacenterScan, CommandError> 
     };
     let fingerprint = presented_fingerprint(env.dialer.clone(), &target, env.wall, LOOK).await;
     let fingerprint =
-        fingerprint.map_err(|error| CommandError::new(format!("{target} shows no certificate")).caused_by(error))?;
+        fingerprint.map_err(|error| CommandError::new(format!("{target} presents no certificate")).caused_by(error))?;
     let trust = Trust::Pin(fingerprint);
     let pve = Client::new(
         &env,
@@ -83,7 +82,7 @@ async fn look(process_env: &ProcessEnv) -> Result<DatacenterScan, CommandError> 
         session::login(process_env)?,
         ClientOptions::default(),
     );
-    let pve = pve.map_err(|error| CommandError::new("the certificate cannot be used").caused_by(error))?;
+    let pve = pve.map_err(|error| CommandError::new("the certificate is not valid").caused_by(error))?;
     let hosts = pve.call(host::list()).await?;
     let online: Vec<pve_api::Host> = hosts
         .iter()
@@ -103,7 +102,7 @@ async fn look(process_env: &ProcessEnv) -> Result<DatacenterScan, CommandError> 
     let almost = usable().find(|storage| storage.kind.keeps_files());
     let disks = usable()
         .filter(|storage| storage.content.contains(&Content::Images))
-        // etcd waits for every write, and a file on a network file system is the slowest way to make one. Among equals, the largest.
+        // etcd waits for every write, and files are slower than block storage. Among equals, the largest.
         .max_by_key(|storage| (!storage.kind.keeps_files(), storage.total));
     let contents =
         |storage: &storage::StorageStatus| storage.content.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
@@ -118,7 +117,7 @@ async fn look(process_env: &ProcessEnv) -> Result<DatacenterScan, CommandError> 
     })
 }
 
-/// The file. What was seen is filled in; what nobody can see is a comment that says so.
+/// The file. What was found is filled in; a guess is marked by a comment.
 fn write(name: &str, found: &DatacenterScan) -> String {
     let mut text = String::new();
     let (bridge, cidr) = found
@@ -132,7 +131,7 @@ fn write(name: &str, found: &DatacenterScan) -> String {
     let address = |last: u8| network.map_or_else(|| format!("10.0.0.{last}"), |network| nth(network, last));
     let _ = writeln!(
         text,
-        "# Written by `mainstay init` from what it saw; every line may be changed."
+        "# Written by `mainstay init` from what it found. Change it as you like."
     );
     let _ = writeln!(text, "name: {name}\n\ndatacenter:\n  endpoint: {}", found.endpoint);
     let _ = writeln!(
@@ -140,7 +139,7 @@ fn write(name: &str, found: &DatacenterScan) -> String {
         "  fingerprint: \"{}\"   # compare: pvenode cert info",
         found.fingerprint
     );
-    let _ = writeln!(text, "  # hosts seen: {}", found.hosts.join(", "));
+    let _ = writeln!(text, "  # hosts found: {}", found.hosts.join(", "));
     let images = found
         .images
         .clone()
@@ -148,29 +147,26 @@ fn write(name: &str, found: &DatacenterScan) -> String {
     match (&images, &found.disks) {
         (Some(images), Some(disks)) => drop(writeln!(
             text,
-            "  storage: {{ images: {images}, disks: {disks} }}   # disks: block storage before files (etcd wants quick writes), then the largest"
+            "  storage: {{ images: {images}, disks: {disks} }}   # disks: block storage before files (etcd needs fast writes), then the largest"
         )),
         _ => drop(writeln!(
             text,
-            "  # storage: {{ images: local, disks: local-lvm }}   # no fitting storage was seen"
+            "  # storage: {{ images: local, disks: local-lvm }}   # no suitable storage was found"
         )),
     }
     let cidr = network.map_or_else(|| "10.0.0.0/24".to_owned(), |network| network.trunc().to_string());
     let gateway = network.map_or_else(|| "10.0.0.1".to_owned(), |network| nth(network, 1));
     let _ = writeln!(
         text,
-        "\nnetwork:\n  cidr: {cidr}\n  gateway: {gateway}   # the router of that network: a guess"
+        "\nnetwork:\n  cidr: {cidr}\n  gateway: {gateway}   # the router of this network (a guess)"
     );
     let _ = writeln!(text, "  bridge: {bridge}\n  dns: [1.1.1.1, 8.8.8.8]");
     let _ = writeln!(
         text,
-        "  # vip: {}   # an address that nobody has; needed with three control planes",
+        "  # vip: {}   # an unused address; needed with three control planes",
         address(20)
     );
-    let _ = writeln!(
-        text,
-        "\npools:\n  # addresses must be free and outside of what a DHCP server hands out"
-    );
+    let _ = writeln!(text, "\npools:\n  # addresses must be unused and outside of the DHCP range");
     let _ = writeln!(
         text,
         "  control-plane: {{ count: 1, cpu: 4, memory: 8GiB, disk: 40GiB, addresses: {}+ }}",
@@ -184,7 +180,7 @@ fn write(name: &str, found: &DatacenterScan) -> String {
     text
 }
 
-/// The n-th address of a network, or its last usable one if it has fewer.
+/// The n-th host address of a network, or its last one if it has fewer.
 fn nth(network: ipnet::Ipv4Net, n: u8) -> String {
     let hosts = network.hosts();
     let picked = hosts.clone().nth(usize::from(n) - 1).or_else(|| hosts.last());

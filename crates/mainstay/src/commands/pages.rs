@@ -1,4 +1,4 @@
-//! What the program says about itself: schema, completions, manual pages.
+//! Schemas, completions and manual pages.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub fn completions(shell: clap_complete::Shell, output: Output) -> Result<(), Co
 }
 
 pub fn man(out: Option<&Path>, output: Output) -> Result<(), CommandError> {
-    let problem = |error: std::io::Error| CommandError::new("the manual pages cannot be written").caused_by(error);
+    let problem = |error: std::io::Error| CommandError::new("cannot write the manual pages").caused_by(error);
     if let Some(folder) = out {
         std::fs::create_dir_all(folder).map_err(problem)?;
         clap_mangen::generate_to(Cli::command(), folder).map_err(problem)?;

@@ -1,4 +1,4 @@
-//! `plan`: what `up` would do. Changes nothing, makes no secrets.
+//! `plan`: shows what `up` would do. Changes nothing and creates no secrets.
 
 use mainstay_engine::{Events, Run, RunError, Wanted, look_and_plan};
 use tokio_util::sync::CancellationToken;

@@ -1,4 +1,4 @@
-//! `secrets`: what is in the file, and taking a cluster's secrets over.
+//! `secrets`: shows the contents of the file, and imports the secrets of an existing cluster.
 
 use mainstay_engine::SecretsFile;
 use talos_config::Secrets;
@@ -32,9 +32,9 @@ fn show(session: &Session, output: Output) -> Result<(), CommandError> {
         );
         return Ok(());
     }
-    output.print(format!("{} opens with the age keys of", file.path().display()));
+    output.print(format!("{} can be decrypted by", file.path().display()));
     recipients.iter().for_each(|recipient| output.print(format!("  {recipient}")));
-    output.print("and holds");
+    output.print("and contains");
     for (name, expires) in secrets.contents() {
         let expires = expires
             .map(|at| format!("  expires {}", at.strftime("%Y-%m-%d")))
@@ -42,7 +42,7 @@ fn show(session: &Session, output: Output) -> Result<(), CommandError> {
         output.print(format!("  {name:<36}{expires}").trim_end());
     }
     if recipients.len() == 1 {
-        output.status("only one key opens this file: back that key up, or add a second recipient with `sops updatekeys`");
+        output.status("only one age key decrypts this file: back it up, or add a second recipient with `sops updatekeys`");
     }
     Ok(())
 }
@@ -52,20 +52,20 @@ fn import(session: &Session, from: &std::path::Path, output: Output) -> Result<(
     let identities = session.identities()?;
     let text = if sops_file::is_encrypted(&content) {
         let opened = sops_file::decrypt(&content, &identities)
-            .map_err(|error| CommandError::new(format!("{} cannot be opened", from.display())).caused_by(error))?;
+            .map_err(|error| CommandError::new(format!("cannot decrypt {}", from.display())).caused_by(error))?;
         opened.text().to_owned()
     } else {
-        String::from_utf8(content).map_err(|_| CommandError::usage(format!("{} is no text", from.display())))?
+        String::from_utf8(content).map_err(|_| CommandError::usage(format!("{} is not UTF-8 text", from.display())))?
     };
     let bad = |error: talos_config::BundleError| {
-        CommandError::usage(format!("{} does not hold a cluster's secrets", from.display())).because(error.problems)
+        CommandError::usage(format!("{} does not contain the secrets of a cluster", from.display())).because(error.problems)
     };
     let secrets = Secrets::from_talosctl_yaml(&text).map_err(bad)?;
     secrets.validate().map_err(bad)?;
     let readers = session.readers(&identities)?;
     if readers.recipients.is_empty() {
-        return Err(CommandError::usage("there is no age key to encrypt the secrets for")
-            .help("make one: age-keygen -o ~/.config/sops/age/keys.txt")
+        return Err(CommandError::usage("no age key to encrypt the secrets for")
+            .help("create one: age-keygen -o ~/.config/sops/age/keys.txt")
             .help("or name recipients in a .sops.yaml"));
     }
     let file = SecretsFile::new(session.disk.clone(), SecretsFile::beside(&session.file), identities);

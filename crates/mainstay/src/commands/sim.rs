@@ -16,15 +16,16 @@ use crate::signals::Signals;
 
 pub async fn run(args: &SimArgs, output: Output) -> Result<(), CommandError> {
     if !args.listen.ip().is_loopback() {
-        return Err(CommandError::usage(format!("{} is no loopback address", args.listen.ip()))
-            .why("a simulated datacenter has no business on a network")
+        return Err(CommandError::usage(format!("{} is not a loopback address", args.listen.ip()))
+            .why("the simulated datacenter must not be reachable from a network")
             .help("use an address of 127.0.0.0/8"));
     }
     let spec = match &args.world {
         Some(path) => {
             let text = std::fs::read_to_string(path).map_err(|error| CommandError::unreadable(path, &error))?;
-            WorldSpec::parse(&text)
-                .map_err(|error| CommandError::usage(format!("{} is no world", path.display())).caused_by(error))?
+            WorldSpec::parse(&text).map_err(|error| {
+                CommandError::usage(format!("{} does not describe a datacenter", path.display())).caused_by(error)
+            })?
         }
         None => WorldSpec::default(),
     };
@@ -36,7 +37,7 @@ pub async fn run(args: &SimArgs, output: Output) -> Result<(), CommandError> {
         speed: args.speed,
     };
     let world = World::start(spec, Mode::Loopback(places), Wall::real(), Entropy::from_os()).await;
-    let world = world.map_err(|error| CommandError::new("the simulated datacenter cannot be served").caused_by(error))?;
+    let world = world.map_err(|error| CommandError::new("cannot serve the simulated datacenter").caused_by(error))?;
     if let Some(path) = &args.record {
         world.datacenter().observe(Arc::new(Recorder::open(path)?));
     }
@@ -46,7 +47,7 @@ pub async fn run(args: &SimArgs, output: Output) -> Result<(), CommandError> {
         for (call, count) in world.datacenter().stats().calls() {
             output.print(format!("{count:>8}  {call}"));
         }
-        output.print(format!("{:>8}  in all", world.datacenter().stats().total()));
+        output.print(format!("{:>8}  in total", world.datacenter().stats().total()));
     }
     Ok(())
 }
@@ -84,7 +85,7 @@ struct Recorder(Mutex<std::fs::File>);
 impl Recorder {
     fn open(path: &Path) -> Result<Self, CommandError> {
         let file = std::fs::File::create(path)
-            .map_err(|error| CommandError::new(format!("{} cannot be written", path.display())).caused_by(error))?;
+            .map_err(|error| CommandError::new(format!("cannot write {}", path.display())).caused_by(error))?;
         Ok(Self(Mutex::new(file)))
     }
 }
@@ -96,7 +97,7 @@ impl Observer for Recorder {
             "status": seen.status, "reason": seen.reason, "answer": seen.answer,
         });
         if let Ok(mut file) = self.0.lock() {
-            // A full disk loses the recording, not the datacenter.
+            // A full disk must not stop the datacenter.
             let _ = writeln!(file, "{line}");
         }
     }

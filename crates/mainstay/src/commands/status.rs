@@ -1,4 +1,4 @@
-//! `status`: facts first, then judgement, worst last. Exit 0 only when all is well.
+//! `status`: facts first, then findings, the worst last. Exit code 0 only if everything is ok.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::session::Session;
 use crate::signals::Signals;
 use crate::view::status::{StatusPage, page};
 
-/// Between two looks of `--watch`.
+/// The pause between two observations of `--watch`.
 const AGAIN: Duration = Duration::from_secs(5);
 
 pub async fn run(session: &Session, args: &StatusArgs, output: Output) -> Result<(), CommandError> {
@@ -58,7 +58,7 @@ fn show(page: &StatusPage, output: Output, again: bool) {
         return;
     }
     if again && output.live {
-        // The screen from its top, so that the page stays where it is.
+        // Clear the screen, so that the page stays in place.
         output.print_raw("\x1b[H\x1b[2J");
     }
     output.print(page.text(output.width()));

@@ -1,4 +1,4 @@
-//! `trust`: the certificate that Proxmox VE presents, and its fingerprint into the file.
+//! `trust`: shows the certificate that Proxmox VE presents, and writes its fingerprint into the file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::session::Session;
 
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Works on a file that cannot be carried out yet: a missing fingerprint is what it is for.
+/// The file need not be valid yet: it may lack just this fingerprint.
 pub async fn run(file: &Path, args: &TrustArgs, process_env: ProcessEnv, output: Output) -> Result<(), CommandError> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => Some(text),
@@ -26,15 +26,14 @@ pub async fn run(file: &Path, args: &TrustArgs, process_env: ProcessEnv, output:
         .and_then(endpoint_of)
         .or(process_env.endpoint.clone())
         .ok_or_else(|| {
-            CommandError::usage("there is no endpoint to look at")
-                .help("set `datacenter.endpoint` in the file, or PROXMOX_VE_ENDPOINT")
+            CommandError::usage("no endpoint is configured").help("set `datacenter.endpoint` in the file, or PROXMOX_VE_ENDPOINT")
         })?;
     let target = target_of(&endpoint)?;
-    // A file that can be carried out but for the fingerprint may name a jump host, and Proxmox VE may be behind it.
+    // A file that is valid apart from the fingerprint may name a jump host, and Proxmox VE may be behind it.
     let dialer = Session::open(file, process_env).map_or_else(|_| Arc::new(Tcp) as Arc<dyn Dialer>, |session| session.env.dialer);
     let seen = presented_fingerprint(dialer, &target, Wall::real(), LOOK).await;
     let seen = seen.map_err(|error| {
-        let problem = CommandError::new(format!("{target} shows no certificate"));
+        let problem = CommandError::new(format!("{target} presents no certificate"));
         let remedy = error.remedy();
         remedy.into_iter().fold(problem.caused_by(error), CommandError::help)
     })?;
@@ -42,14 +41,14 @@ pub async fn run(file: &Path, args: &TrustArgs, process_env: ProcessEnv, output:
         output.print_json(&serde_json::json!({"v": 1, "type": "trust", "endpoint": endpoint, "fingerprint": seen.to_string()}));
     } else {
         output.print(seen.to_string());
-        output.status(format!("compare it with what {} itself says: pvenode cert info", target.host));
+        output.status(format!("compare it on {}: pvenode cert info", target.host));
     }
     if args.write {
-        let text = text.ok_or_else(|| CommandError::usage(format!("{} is not there to be written", file.display())))?;
+        let text = text.ok_or_else(|| CommandError::usage(format!("{} does not exist", file.display())))?;
         let written = with_fingerprint(&text, &seen.to_string())
-            .ok_or_else(|| CommandError::usage(format!("{} has no `datacenter:` to write it under", file.display())))?;
+            .ok_or_else(|| CommandError::usage(format!("{} has no `datacenter:` section", file.display())))?;
         std::fs::write(file, written)
-            .map_err(|error| CommandError::new(format!("{} cannot be written", file.display())).caused_by(error))?;
+            .map_err(|error| CommandError::new(format!("cannot write {}", file.display())).caused_by(error))?;
         output.status(format!("wrote the fingerprint into {}", file.display()));
     }
     Ok(())
@@ -68,10 +67,10 @@ fn target_of(endpoint: &str) -> Result<Target, CommandError> {
         format!("https://{endpoint}")
     };
     let url =
-        url::Url::parse(&text).map_err(|error| CommandError::usage(format!("`{endpoint}` is no address")).caused_by(error))?;
+        url::Url::parse(&text).map_err(|error| CommandError::usage(format!("`{endpoint}` is not a URL")).caused_by(error))?;
     let host = url
         .host_str()
-        .ok_or_else(|| CommandError::usage(format!("`{endpoint}` names no host")))?;
+        .ok_or_else(|| CommandError::usage(format!("`{endpoint}` has no host")))?;
     Ok(Target {
         host: host.trim_matches(['[', ']']).to_owned(),
         port: url.port().unwrap_or(8006),

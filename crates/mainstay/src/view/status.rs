@@ -65,7 +65,7 @@ impl Verdict {
     }
 }
 
-/// Lines of at most so many characters, broken at blanks.
+/// Breaks a text at blanks into lines of at most `width` characters.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -94,7 +94,7 @@ pub fn page(spec: &Spec, secrets: Option<&Secrets>, observed: &Observed, recipie
     StatusPage { machines, findings }
 }
 
-/// The VM that is this machine, whatever its VMID: one that was made keeps its own. Else who sits on the VMID of the file.
+/// The VM of this machine, found by its mark: an existing machine keeps its VMID. Else the VM that has the VMID of the file.
 fn vm_of<'a>(machine: &Machine, observed: &'a Observed, id: Option<Uuid>) -> Option<&'a Vm> {
     let vms = observed.vms.yes()?;
     let is_it = |vm: &&Vm| {
@@ -157,9 +157,9 @@ fn member(name: &str, observed: &Observed, talos: Option<&Talos>) -> String {
     match (listed, talos) {
         (Some(member), _) if member.learner => "learner".into(),
         (Some(member), _) if member.healthy => "member".into(),
-        (Some(_), _) => "unwell".into(),
+        (Some(_), _) => "unhealthy".into(),
         (None, Some(Talos::Running(node))) => match node.etcd {
-            Seen::Yes(EtcdState::Unwell) => "unwell".into(),
+            Seen::Yes(EtcdState::Unwell) => "unhealthy".into(),
             Seen::Yes(EtcdState::Left) => "left".into(),
             _ => "-".into(),
         },
@@ -193,20 +193,20 @@ fn vms(spec: &Spec, observed: &Observed, id: Option<Uuid>) -> Finding {
         finding(
             "machines",
             Verdict::Ok,
-            format!("{} of {} run", spec.machines.len(), spec.machines.len()),
+            format!("{} of {} running", spec.machines.len(), spec.machines.len()),
         )
     } else {
         finding(
             "machines",
             Verdict::Failing,
-            format!("{} do not run: {}", missing.len(), missing.join(", ")),
+            format!("{} not running: {}", missing.len(), missing.join(", ")),
         )
     }
 }
 
 fn etcd(observed: &Observed) -> Finding {
     match &observed.etcd {
-        Seen::No => finding("etcd", Verdict::Due, "has not begun"),
+        Seen::No => finding("etcd", Verdict::Due, "not bootstrapped"),
         Seen::Unknown(why) => finding("etcd", Verdict::Failing, why.clone()),
         Seen::Yes(members) => {
             let voters = members.iter().filter(|member| member.votes()).count();
@@ -227,9 +227,13 @@ fn kubernetes(spec: &Spec, observed: &Observed) -> Finding {
         Seen::Yes(kubernetes) => finding(
             "kubernetes",
             Verdict::Ok,
-            format!("{} answers, {}", spec.endpoint.url(), kubernetes.version),
+            format!(
+                "a control plane answers, {}; endpoint {}",
+                kubernetes.version,
+                spec.endpoint.url()
+            ),
         ),
-        Seen::No => finding("kubernetes", Verdict::Due, "is not there yet"),
+        Seen::No => finding("kubernetes", Verdict::Due, "not running yet"),
         Seen::Unknown(why) => finding("kubernetes", Verdict::Failing, why.clone()),
     }
 }
@@ -242,7 +246,7 @@ fn nodes(spec: &Spec, observed: &Observed) -> Finding {
         return finding(
             "nodes",
             Verdict::Ok,
-            format!("{} registered; not ready by choice (cni: none)", kubernetes.nodes.len()),
+            format!("{} registered; not ready because of `cni: none`", kubernetes.nodes.len()),
         );
     }
     let unready: Vec<String> = kubernetes
@@ -265,10 +269,10 @@ fn nodes(spec: &Spec, observed: &Observed) -> Finding {
     }
 }
 
-/// The first authority that expires, and whether one lost key would lose the cluster.
+/// The CA that expires first, and whether losing one age key would lose the cluster.
 fn keys(secrets: Option<&Secrets>, recipients: usize, now: Timestamp) -> Finding {
     let Some(secrets) = secrets else {
-        return finding("secrets", Verdict::Due, "not made yet: mainstay up makes them");
+        return finding("secrets", Verdict::Due, "not created yet: mainstay up creates them");
     };
     let first = secrets.contents().into_iter().filter_map(|(_, expires)| expires).min();
     let days = first.map(|at| at.duration_since(now).as_hours() / 24);
@@ -281,7 +285,7 @@ fn keys(secrets: Option<&Secrets>, recipients: usize, now: Timestamp) -> Finding
         (_, 0 | 1) => finding(
             "secrets",
             Verdict::Ok,
-            format!("{expiry}; only one age key opens them, so back it up"),
+            format!("{expiry}; only one age key decrypts them: back it up"),
         ),
         _ => finding("secrets", Verdict::Ok, expiry),
     }
@@ -292,7 +296,7 @@ impl StatusPage {
         self.findings.iter().all(|finding| finding.verdict == Verdict::Ok)
     }
 
-    /// For people, in so many columns.
+    /// The page as text of at most `width` columns.
     pub fn text(&self, width: usize) -> String {
         let mut lines = self.table(width);
         lines.push(String::new());
@@ -306,7 +310,7 @@ impl StatusPage {
         lines.join("\n")
     }
 
-    /// Where there is no room for all, gaps close first, then VMIDs go, then hosts: `plan` and Proxmox VE show them, too.
+    /// Where not all columns fit, gaps are narrowed first, then VMIDs and hosts are left out: `plan` and Proxmox VE show them too.
     fn table(&self, width: usize) -> Vec<String> {
         let ways = [("  ", &[][..]), (" ", &[]), ("  ", &["VMID"]), ("  ", &["VMID", "HOST"])];
         let tables = ways.map(|(gap, without)| self.columns(gap, without));

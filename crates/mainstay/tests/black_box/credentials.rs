@@ -29,7 +29,7 @@ fn configs_are_masked_unless_asked() {
 }
 
 #[test]
-fn configs_are_written_for_nobody_else_to_read() {
+fn configs_are_readable_by_their_owner_only() {
     let stage = stage();
     stage.run(&["config", "--out", "configs"]).golden("config-out");
     assert_eq!(mode(&stage.path("configs/box-worker-2.yaml")), "600");
@@ -37,7 +37,7 @@ fn configs_are_written_for_nobody_else_to_read() {
 }
 
 #[test]
-fn a_kubeconfig_is_printed_or_written_for_nobody_else_to_read() {
+fn a_kubeconfig_is_printed_or_written_for_its_owner_only() {
     let stage = stage();
     stage.run(&["kubeconfig"]).golden("kubeconfig");
     stage.run(&["kubeconfig", "--out", "mine"]).golden("kubeconfig-out");

@@ -18,7 +18,7 @@ fn without_a_token_the_way_to_one_is_told() {
 }
 
 #[test]
-fn an_endpoint_where_nobody_listens_is_named() {
+fn a_closed_endpoint_is_named() {
     let port = closed_port();
     let stage = Stage::new()
         .file(
@@ -37,7 +37,7 @@ fn an_endpoint_where_nobody_listens_is_named() {
     stage.run(&["up", "--yes"]).golden("unreachable-up");
     assert!(
         !stage.path("cluster.secrets.yaml").exists(),
-        "secrets were made for a datacenter that nobody saw"
+        "secrets were created for a datacenter that was never reached"
     );
 }
 
@@ -55,7 +55,7 @@ fn a_server_that_is_no_proxmox_is_named() {
 }
 
 #[test]
-fn a_certificate_that_nobody_vouches_for_is_refused_until_it_is_trusted() {
+fn an_untrusted_certificate_is_refused_until_it_is_trusted() {
     let sim = Sim::start();
     let file = sim.cluster(61);
     let unpinned: String = file
@@ -103,15 +103,15 @@ fn a_plan_needs_no_secrets_and_makes_none() {
 }
 
 #[test]
-fn where_nobody_can_be_asked_nothing_is_done() {
+fn without_a_terminal_or_yes_nothing_is_done() {
     let sim = Sim::start();
     let stage = sim
         .stage()
         .file("cluster.yaml", sim.cluster(64))
         .with_secrets()
         .with("CI", "true");
-    stage.run(&["up"]).golden("up-nobody-to-ask");
-    stage.run(&["up", "--json"]).golden("up-nobody-to-ask-json");
+    stage.run(&["up"]).golden("up-without-terminal");
+    stage.run(&["up", "--json"]).golden("up-without-terminal-json");
     assert_eq!(stage.run(&["plan", "--check"]).code, Some(3), "something was done");
 }
 
@@ -167,7 +167,7 @@ fn a_stock_proxmox_gets_the_line_that_mends_it() {
     stage.run(&["-f", "new.yaml", "init"]).golden("init-stock");
 }
 
-/// A host whose bridge lies in a network of loopback addresses, so that nobody else is asked whether an address is free.
+/// A host whose bridge lies in a network of loopback addresses, so that no other machine is dialled to check addresses.
 const ON_LOOPBACK: &str = "nodes:\n\
     \x20 pve1: { nodeid: 1, ip: 127.0.0.1, maxcpu: 16, maxmem: 68719476736, \
     bridges: { vmbr0: { cidr: 127.68.0.2/24, ports: eno1, active: 1 } } }\n";

@@ -119,7 +119,7 @@ fn status_can_be_watched_until_ctrl_c() {
     let sim = Sim::start();
     let stage = sim.stage().file("cluster.yaml", sim.cluster(87)).with_secrets();
     let mut watch = stage.spawn(&["status", "--watch"]);
-    watch.stdout.until(&["machines     failing  2 do not run"]);
+    watch.stdout.until(&["machines     failing  2 not running"]);
     assert_eq!(stage.run(&["up", "--yes"]).code, Some(0));
     watch.stdout.until(&["nodes        ok       2 of 2 ready", "secrets      ok"]);
     watch.signal("INT");

@@ -8,7 +8,7 @@ use mainstay_net::{Dial, Dialer, Entropy, JumpAddress, JumpDialer, KnownHosts, L
 
 use crate::stage::{Sim, Stage, closed_port};
 
-/// A cluster in a network that nobody here can dial.
+/// A cluster in a network that cannot be dialled from here.
 fn inside(sim: &Sim) -> String {
     let file = sim.cluster(74).replace("127.74.0", "10.74.0");
     file.replacen("datacenter:\n", &format!("datacenter:\n{}", sim.jump_line()), 1)
@@ -53,7 +53,7 @@ fn a_jump_host_that_does_not_let_us_in_is_told_before_anything_is_done() {
 }
 
 #[test]
-fn a_jump_host_where_nobody_listens_is_named() {
+fn a_closed_jump_host_is_named() {
     let sim = Sim::start();
     let port = closed_port();
     let address = sim.jump["address"].as_str().expect("a text");

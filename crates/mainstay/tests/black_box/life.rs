@@ -24,7 +24,7 @@ fn a_cluster_comes_up_stays_changes_and_goes() {
     stage.run(&["plan", "--check"]).golden("life-plan-memory");
     stage.run(&["up", "--yes"]).golden_with("life-up-memory", in_order);
     assert_eq!(stage.run(&["plan", "--check"]).code, Some(0), "settled is settled");
-    stage.run(&["down"]).golden("life-down-nobody-to-ask");
+    stage.run(&["down"]).golden("life-down-without-terminal");
     stage
         .run(&["down", "--yes", "--name", "box"])
         .golden_with("life-down", in_order);
@@ -118,10 +118,10 @@ fn a_disk_without_room_for_the_secrets_stops_up_before_anything_is_done() {
 }
 
 #[test]
-fn nothing_is_written_before_somebody_says_yes() {
+fn nothing_is_written_before_the_plan_is_approved() {
     let sim = Sim::start();
     let stage = sim.stage().file("cluster.yaml", sim.cluster(76));
-    stage.run(&["up"]).golden("up-new-nobody-to-ask");
+    stage.run(&["up"]).golden("up-new-without-terminal");
     let files = |folder: &str| -> Vec<String> {
         let entries = std::fs::read_dir(stage.path(folder)).expect("a folder");
         entries

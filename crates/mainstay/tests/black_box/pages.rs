@@ -1,6 +1,7 @@
 //! What the program says about itself.
 
 use std::io::Read;
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::stage::{Stage, cluster};
@@ -22,6 +23,9 @@ fn the_schema_is_the_one_of_the_documentation() {
     let said = Stage::new().run(&["schema"]);
     assert_eq!(said.code, Some(0));
     assert_eq!(said.stdout, include_str!("../../../../docs/reference/cluster.schema.json"));
+    let said = Stage::new().run(&["schema", "--events"]);
+    assert_eq!(said.code, Some(0));
+    assert_eq!(said.stdout, include_str!("../../../../docs/reference/events.schema.json"));
 }
 
 #[test]
@@ -71,4 +75,25 @@ fn a_reader_that_goes_away_ends_the_program_quietly() {
         .read_to_string(&mut told)
         .expect("text");
     assert_eq!((child.wait().expect("ends").code(), told.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn the_pages_for_contributors_name_files_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let pages = std::fs::read_dir(root.join("docs/contributing")).expect("a folder");
+    let mut checked = 0;
+    for page in pages.map(|page| page.expect("a page").path()) {
+        let text = std::fs::read_to_string(&page).expect("text");
+        // Every second part is between backticks.
+        let names = text.split('`').skip(1).step_by(2);
+        for name in names.filter(|name| name.starts_with("crates/") || name.starts_with("docs/")) {
+            assert!(
+                root.join(name).exists(),
+                "{} names {name}, which does not exist",
+                page.display()
+            );
+            checked += 1;
+        }
+    }
+    assert!(checked > 30, "only {checked} names were found");
 }

@@ -127,7 +127,7 @@ fn a_secrets_file_that_was_cut_off_is_refused_and_kept() {
 }
 
 #[test]
-fn a_secrets_file_of_somebody_else_is_refused_and_kept() {
+fn a_secrets_file_for_another_key_is_refused_and_kept() {
     let stage = with_secrets().with("SOPS_AGE_KEY", OTHER_KEY);
     refused_and_kept(&stage, "secrets-wrong-key");
     let stage = stage.without("SOPS_AGE_KEY");

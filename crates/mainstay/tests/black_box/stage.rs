@@ -511,7 +511,7 @@ pub fn cluster_at(endpoint: &str) -> String {
     )
 }
 
-/// A cluster file that nobody will dial.
+/// A cluster file whose endpoint is never dialled.
 pub fn cluster() -> String {
     cluster_at("https://pve.lan:8006")
 }
@@ -521,7 +521,7 @@ pub fn talosctl_secrets() -> String {
     std::fs::read_to_string(path).expect("the secrets that talosctl made")
 }
 
-/// A port where nobody listens.
+/// A port without a listener.
 pub fn closed_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()

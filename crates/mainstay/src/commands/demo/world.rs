@@ -1,4 +1,4 @@
-//! A datacenter in which a file can be carried out: the usual one, and what the file names besides.
+//! A simulated datacenter that suits a file: the default one, with everything that the file names.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use mainstay_spec::{Hosts, Spec};
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 
-/// The usual three hosts with the hosts, the bridge, the storages and the pool of this file, and with room for all of it.
+/// The default three hosts, with the hosts, bridge, storages and pool of this file, and capacity for all machines.
 pub fn world_for(spec: &Spec) -> WorldSpec {
     let mut world = WorldSpec::default();
     let named: BTreeSet<&str> = spec.machines.iter().flat_map(|machine| names(&machine.hosts)).collect();
@@ -50,7 +50,7 @@ fn add_host(world: &mut WorldSpec, name: &str) {
     nodes.insert(name.to_owned(), host);
 }
 
-/// Who tries a file wants to see it built, not to hear that the simulated hosts are too small.
+/// A demo should show the cluster, not fail because the simulated hosts are too small.
 fn give_room(world: &mut WorldSpec, spec: &Spec) {
     let memory: u64 = spec.machines.iter().map(|machine| machine.shape.memory.0 * MIB).sum();
     for host in world.datacenter.nodes.values_mut() {

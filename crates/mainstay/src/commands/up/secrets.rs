@@ -1,4 +1,4 @@
-//! The secrets of a new cluster: made in memory to plan with, and written when somebody has said yes, before the first change.
+//! The secrets of a new cluster: created in memory for the plan, and written after its approval, before the first change.
 
 use mainstay_engine::{SecretsFile, derive};
 use sops_file::{Identity, Rule};
@@ -10,15 +10,15 @@ use crate::output::Output;
 use crate::session::Session;
 use crate::view;
 
-/// Who will open secrets that are not written yet.
+/// Secrets that are not written yet: their file and recipients.
 pub struct PendingSecrets {
     file: SecretsFile,
     readers: Rule,
-    /// The first key of somebody who has none.
+    /// A new age key, if the user has none.
     identity: Option<Identity>,
 }
 
-/// Those of the file, else new ones. Never new ones for a cluster that exists.
+/// The secrets in the file, else new ones. Never new ones for a cluster that exists.
 pub async fn open_or_make(session: &Session, output: Output) -> Result<(Secrets, Option<PendingSecrets>), CommandError> {
     let file = session.secrets_file()?;
     if let Some(secrets) = file.load()? {
@@ -33,7 +33,7 @@ pub async fn open_or_make(session: &Session, output: Output) -> Result<(Secrets,
         readers = session.readers(std::slice::from_ref(&new))?;
         identity = Some(new);
     }
-    output.status("making the cluster's secrets (a key of 4096 bits takes a few seconds)");
+    output.status("creating the cluster's secrets (a 4096-bit key takes a few seconds)");
     let secrets = make(session).await?;
     let unwritten = PendingSecrets { file, readers, identity };
     Ok((secrets, Some(unwritten)))
@@ -42,14 +42,14 @@ pub async fn open_or_make(session: &Session, output: Output) -> Result<(Secrets,
 async fn make(session: &Session) -> Result<Secrets, CommandError> {
     let entropy = session.env.entropy.fork("service account key");
     let key = tokio::task::spawn_blocking(move || ServiceAccountKey::rsa4096(&mut entropy.rng())).await;
-    let key = key.map_err(|error| CommandError::new("the service account key could not be made").caused_by(error))?;
-    let key = key.map_err(|error| CommandError::new("the service account key could not be made").caused_by(error))?;
+    let key = key.map_err(|error| CommandError::new("cannot create the service account key").caused_by(error))?;
+    let key = key.map_err(|error| CommandError::new("cannot create the service account key").caused_by(error))?;
     let versions = derive::versions(session.spec(), None, None)?;
     Ok(SecretsFile::make(&session.env, Contract::of(&versions.talos), key)?)
 }
 
 impl PendingSecrets {
-    /// The age key first: without it nobody could ever open what is written next.
+    /// Writes the age key first: without it the secrets file could never be decrypted.
     pub fn write(&self, secrets: &Secrets, session: &Session, output: Output) -> Result<(), CommandError> {
         if let Some(identity) = &self.identity {
             write_identity(identity, session, output)?;
@@ -65,21 +65,21 @@ impl PendingSecrets {
     }
 }
 
-/// At the place where sops looks for it.
+/// Writes the age key where sops looks for it.
 fn write_identity(identity: &Identity, session: &Session, output: Output) -> Result<(), CommandError> {
     let path = session.process_env.default_age_keys();
     let text = identity.to_file(session.env.wall.now());
     session
         .disk
         .create(&path, text.as_bytes())
-        .map_err(|error| CommandError::new(format!("{} cannot be written", path.display())).caused_by(error))?;
-    output.status(format!("made an age key: {}", path.display()));
-    output.status("  back it up: without it nobody can open this cluster's secrets");
-    output.status(format!("  public half: {}", identity.recipient()));
+        .map_err(|error| CommandError::new(format!("cannot write {}", path.display())).caused_by(error))?;
+    output.status(format!("created an age key: {}", path.display()));
+    output.status("  back it up: without it the secrets of this cluster cannot be decrypted");
+    output.status(format!("  public key: {}", identity.recipient()));
     Ok(())
 }
 
-/// Machines of this name without the secrets: a fresh set of secrets could never open them.
+/// Machines of this cluster without its secrets file: new secrets cannot access them.
 async fn refuse_if_cluster_exists(session: &Session) -> Result<(), CommandError> {
     use pve_api::cluster::{Resource, ResourceKind, resources};
     let name = session.spec().name.as_str();
@@ -101,16 +101,16 @@ async fn refuse_if_cluster_exists(session: &Session) -> Result<(), CommandError>
         if let Some(mark) = mark.filter(|mark| mark.cluster == name) {
             let path = SecretsFile::beside(&session.file);
             return Err(
-                CommandError::refused(format!("the cluster {name} exists, but its secrets are not here"))
+                CommandError::refused(format!("cluster {name} exists, but its secrets file is missing"))
                     .why(format!(
-                        "VM {} on {} is its machine {}, and {} is missing",
+                        "VM {} on {} is its machine {}, and {} does not exist",
                         guest.vmid,
                         guest.host,
                         mark.machine,
                         path.display()
                     ))
-                    .help("take the secrets file from git or from your backup; new secrets could never open these machines")
-                    .help("if the machines are to go: delete their VMs in Proxmox VE, or name another cluster"),
+                    .help("restore the secrets file from git or a backup; new secrets cannot access these machines")
+                    .help("to give these machines up: delete their VMs in Proxmox VE, or use another cluster name"),
             );
         }
     }
