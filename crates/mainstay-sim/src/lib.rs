@@ -1,5 +1,6 @@
 //! The simulated world: guests, Kubernetes, an Image Factory, a jump host and bad days.
 
+mod cloud;
 mod factory;
 mod ground;
 mod kube;
@@ -12,10 +13,11 @@ mod witness;
 mod world;
 mod yaml;
 
+pub use cloud::{CloudImage, WebFaults};
 pub use factory::{Factory, FactoryFaults, TalosImage};
 pub use path::{CriticalPath, Shape};
 pub use spec::{GuestSpec, SpecError, WorldSpec};
 pub use talos::NodeFaults;
-pub use timing::Timing;
+pub use timing::{CloudTiming, Timing};
 pub use witness::{Deed, Standing, Struck, Witness};
 pub use world::{JumpHost, Mode, Places, World, WorldError};

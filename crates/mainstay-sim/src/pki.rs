@@ -180,6 +180,21 @@ impl Authority {
         })
     }
 
+    /// PEM texts of a new authority with a name, for ten years: certificate and key.
+    pub fn generate(common_name: &str, entropy: &Entropy, wall: &Wall) -> Result<(String, String), PkiError> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        let mut subject = DistinguishedName::new();
+        subject.push(DnType::CommonName, common_name);
+        params.distinguished_name = subject;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign];
+        params.not_before = date(wall.now())?;
+        params.not_after = date(wall.now().checked_add(3650 * DAY).unwrap_or(Timestamp::MAX))?;
+        let key = ed25519(entropy)?;
+        let certificate = params.self_signed(&key)?.der().clone();
+        Ok((pem_of(&certificate), key.serialize_pem()))
+    }
+
     /// From the PEM texts of a machine config; keys may be labelled as Talos labels them.
     pub fn read(certificate: &str, key: &str) -> Result<Self, PkiError> {
         let certificate = CertificateDer::from(pem::parse(certificate).map_err(|_| PkiError::Certificate)?.into_contents());

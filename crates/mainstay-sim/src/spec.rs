@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::cloud::WebFaults;
 use crate::factory::FactoryFaults;
 use crate::talos::NodeFaults;
 use crate::timing::Timing;
@@ -14,6 +15,7 @@ pub struct WorldSpec {
     pub datacenter: pve_sim::World,
     pub guests: GuestSpec,
     pub factory: FactoryFaults,
+    pub web: WebFaults,
     /// The Proxmox VE API without TLS, where thousands of lives are what counts.
     pub plain: bool,
 }
@@ -33,6 +35,7 @@ pub struct GuestSpec {
 struct Around {
     guests: GuestSpec,
     factory: FactoryFaults,
+    web: WebFaults,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +51,7 @@ impl WorldSpec {
             datacenter,
             guests: around.guests,
             factory: around.factory,
+            web: around.web,
             plain: false,
         })
     }

@@ -86,6 +86,68 @@ pub struct Timing {
     /// A Node whose kubelet is silent turns `Unknown` after this time.
     #[serde(deserialize_with = "seconds")]
     pub node_grace: Duration,
+    /// Guests that boot from a cloud image.
+    pub cloud: CloudTiming,
+}
+
+/// Times of a guest that boots from a cloud image.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CloudTiming {
+    /// ds-identify.
+    #[serde(deserialize_with = "seconds")]
+    pub detect: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub local_stage: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub network_stage: Duration,
+    /// From an sshd that answers until users may log in.
+    #[serde(deserialize_with = "seconds")]
+    pub logins: Duration,
+    /// Config and final stage of cloud-init.
+    #[serde(deserialize_with = "seconds")]
+    pub final_stage: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub package_upgrade: Duration,
+    /// One call of apt.
+    #[serde(deserialize_with = "seconds")]
+    pub apt: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub shutdown: Duration,
+    /// A release artifact, or an image, from the public network.
+    #[serde(deserialize_with = "seconds")]
+    pub artifact_download: Duration,
+    /// RKE2 pulls its runtime image and starts containerd and kubelet before anything listens.
+    #[serde(deserialize_with = "seconds")]
+    pub runtime_image: Duration,
+    /// RKE2's API server is a static pod.
+    #[serde(deserialize_with = "seconds")]
+    pub static_pods: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub node_registers: Duration,
+    /// From the Node until its network is there.
+    #[serde(deserialize_with = "seconds")]
+    pub cni: Duration,
+}
+
+impl Default for CloudTiming {
+    fn default() -> Self {
+        Self {
+            detect: ms(1_000),
+            local_stage: ms(2_000),
+            network_stage: ms(3_000),
+            logins: ms(2_000),
+            final_stage: ms(5_000),
+            package_upgrade: ms(120_000),
+            apt: ms(10_000),
+            shutdown: ms(5_000),
+            artifact_download: ms(8_000),
+            runtime_image: ms(20_000),
+            static_pods: ms(10_000),
+            node_registers: ms(2_000),
+            cni: ms(8_000),
+        }
+    }
 }
 
 fn seconds<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
@@ -131,6 +193,7 @@ impl Default for Timing {
             vip_lease: ms(60_000),
             boot_timeout: ms(70 * 60 * 1000),
             node_grace: ms(50_000),
+            cloud: CloudTiming::default(),
         }
     }
 }

@@ -10,6 +10,8 @@ use pve_sim::guest::{Guests, Pace};
 use pve_sim::{Datacenter, Serving, SimEnv};
 use tokio::task::JoinSet;
 
+use crate::cloud::WebFaults;
+use crate::cloud::web::{self, Web};
 use crate::factory::{Factory, Settings};
 use crate::ground::Ground;
 use crate::path::{CriticalPath, Shape};
@@ -71,12 +73,16 @@ pub enum WorldError {
     },
     #[error("the keys of the jump host cannot be written")]
     Keys(#[source] russh::keys::ssh_key::Error),
+    #[error("the certificates of the public hosts cannot be made")]
+    Web,
     #[error("a world needs at least one host")]
     NoHost,
 }
 
 /// The factory's address in a world in memory (a documentation network: no guest is there).
 const FACTORY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 80)), 80);
+/// Image servers, release downloads and package mirrors.
+const WEB: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 81));
 const PVE_PORT: u16 = 8006;
 const SSH_PORT: u16 = 22;
 const JUMP_USER: &str = "ops";
@@ -95,12 +101,18 @@ impl World {
             entropy.fork("guests"),
             pace,
             spec.guests.timing.clone(),
+            matches!(mode, Mode::Loopback(_)),
         );
+        let web = Web::new(spec.guests.timing.cloud.artifact_download, pace, wall, &entropy.fork("web"))
+            .map_err(|_| WorldError::Web)?;
+        web.set_faults(spec.web.clone());
+        *site.cloud.web.lock().expect("plain data") = Some(Arc::clone(&web));
         for (machine, faults) in &spec.guests.faults {
             site.set_faults(machine, faults.clone());
         }
         let mut servers = JoinSet::new();
-        let (factory, factory_at) = start_factory(&spec, &mode, &ground, pace, &mut servers).await?;
+        let (factory, factory_at) = start_factory(&spec, &mode, &ground, pace, &web, &mut servers).await?;
+        start_web(&web, &ground, &mut servers).await?;
         let env = SimEnv {
             network: ground.network(),
             dialer: ground.inside(),
@@ -110,6 +122,7 @@ impl World {
             tls: !spec.plain,
         };
         let datacenter = Datacenter::new(spec.datacenter.clone(), env, Arc::new(Machines { site: Arc::clone(&site) }));
+        datacenter.trust_web(web.ca_pem.clone());
         let places = places(&spec, &mode);
         let first_host = spec.datacenter.nodes.keys().next().cloned().ok_or(WorldError::NoHost)?;
         let at = places.get(&first_host).copied().unwrap_or(FACTORY);
@@ -185,6 +198,39 @@ impl World {
         format!("http://{}", self.factory_at)
     }
 
+    /// A mirror of the public hosts: `<mirror>/<host>/<path>` is `https://<host>/<path>`.
+    pub fn mirror_url(&self) -> String {
+        format!("{}/mirror", self.factory_url())
+    }
+
+    /// PEM of the authority behind the public hosts' certificates.
+    pub fn web_ca(&self) -> String {
+        let web = self.site.cloud.web.lock().expect("plain data").clone();
+        web.map(|web| web.ca_pem.clone()).unwrap_or_default()
+    }
+
+    /// Gives the public hosts a bad day, from now on.
+    pub fn set_web_faults(&self, faults: WebFaults) {
+        if let Some(web) = &*self.site.cloud.web.lock().expect("plain data") {
+            web.set_faults(faults);
+        }
+    }
+
+    /// Every command line that was run in a cloud guest, by VM name: `user: words…`.
+    pub fn guest_commands(&self, machine: &str) -> Vec<String> {
+        self.site.cloud.commands(machine)
+    }
+
+    /// The journal of the cloud guest at an address, of its current boot.
+    pub fn guest_journal(&self, address: IpAddr) -> Vec<String> {
+        let host = self.site.cloud.at(address);
+        let entries = host.map(|host| host.journal.entries()).unwrap_or_default();
+        entries
+            .iter()
+            .map(|entry| format!("{}: {}", entry.identifier, entry.message))
+            .collect()
+    }
+
     pub fn jump(&self) -> &JumpHost {
         &self.jump
     }
@@ -257,6 +303,7 @@ async fn start_factory(
     mode: &Mode,
     ground: &Ground,
     pace: Pace,
+    web: &Arc<Web>,
     servers: &mut JoinSet<()>,
 ) -> Result<(Arc<Factory>, SocketAddr), WorldError> {
     let timing = &spec.guests.timing;
@@ -277,11 +324,31 @@ async fn start_factory(
     })?;
     let bound = listener.address();
     ground.net().name("factory.talos.dev", [bound.ip()]);
-    let app = factory.router();
+    let app = factory.router().merge(web.mirror());
     servers.spawn(async move {
         serve(listener, app, ServeOptions::plain()).await;
     });
     Ok((factory, bound))
+}
+
+/// The public hosts are in memory in every world: only guests and hosts reach them.
+async fn start_web(web: &Arc<Web>, ground: &Ground, servers: &mut JoinSet<()>) -> Result<(), WorldError> {
+    for (port, options) in [(80, ServeOptions::plain()), (443, ServeOptions::tls(web.tls()))] {
+        let at = SocketAddr::new(WEB, port);
+        let listener = ground.network().bind(at).await.map_err(|cause| WorldError::Bind {
+            what: "public hosts",
+            at,
+            cause,
+        })?;
+        let app = web.router();
+        servers.spawn(async move {
+            serve(listener, app, options).await;
+        });
+    }
+    for name in web::HOSTS {
+        ground.net().name(name, [WEB]);
+    }
+    Ok(())
 }
 
 async fn start_jump(

@@ -2,6 +2,7 @@
 
 mod api;
 mod client;
+mod cloud;
 mod datacenter;
 mod etcd;
 mod happy_path;

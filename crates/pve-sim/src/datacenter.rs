@@ -63,6 +63,8 @@ struct Inner {
     faults: Faults,
     observers: Mutex<Vec<Arc<dyn Observer>>>,
     stats: Stats,
+    /// An authority that hosts believe on the web, beside those of their system.
+    web_ca: Mutex<Option<String>>,
 }
 
 /// What a call gives.
@@ -111,6 +113,7 @@ impl Datacenter {
             began: Instant::now(),
             ends: watch::Sender::new(0),
             observers: Mutex::default(),
+            web_ca: Mutex::default(),
             stats: Stats::default(),
             env,
         };
@@ -164,6 +167,15 @@ impl Datacenter {
 
     pub(crate) fn network(&self) -> &Arc<dyn Network> {
         &self.0.env.network
+    }
+
+    /// Lets hosts believe web servers with certificates of this authority (PEM) when they download.
+    pub fn trust_web(&self, ca_pem: String) {
+        *self.0.web_ca.lock().expect("plain data") = Some(ca_pem);
+    }
+
+    pub(crate) fn web_ca(&self) -> Option<String> {
+        self.0.web_ca.lock().expect("plain data").clone()
     }
 
     pub(crate) fn dialer(&self) -> Arc<dyn Dialer> {

@@ -45,6 +45,8 @@ pub struct Hardware {
     pub name: String,
     /// SMBIOS type 1 UUID, lower case.
     pub uuid: String,
+    /// SMBIOS type 1 serial number, decoded; empty without one.
+    pub serial: String,
     pub cores: u32,
     /// Bytes.
     pub memory: u64,

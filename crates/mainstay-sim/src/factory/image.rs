@@ -3,9 +3,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
-const MAGIC: &[u8; 4] = b"QFI\xfb";
-/// Where the description of the image lies: the second cluster, since images are built with clusters of 8 KiB.
-const DESCRIPTION_AT: usize = 8 * 1024;
+use super::qcow2;
+
 /// The body is much smaller than a real one (hundreds of MB); what it stands for is in the header.
 const BODY: usize = 64 * 1024;
 /// The volume descriptor of ISO 9660, and a sector behind it that is free.
@@ -39,20 +38,7 @@ impl TalosImage {
     }
 
     pub fn to_qcow2(&self) -> Bytes {
-        let mut body = BytesMut::with_capacity(BODY);
-        body.put_slice(MAGIC);
-        body.put_u32(3);
-        body.put_slice(&[0; 12]); // no backing file
-        body.put_u32(13); // cluster bits
-        body.put_u64(self.virtual_size());
-        body.resize(100, 0);
-        body.put_u32(104); // header length
-        body.resize(DESCRIPTION_AT, 0);
-        let description = serde_json::to_vec(self).unwrap_or_default();
-        body.put_u32(u32::try_from(description.len()).unwrap_or(0));
-        body.put_slice(&description);
-        body.resize(BODY.max(body.len()), 0);
-        body.freeze()
+        qcow2::write(self, self.virtual_size())
     }
 
     /// A boot medium: what is on it runs from memory until it is installed on a disk.
@@ -71,15 +57,12 @@ impl TalosImage {
     /// What would boot from a medium with these bytes.
     pub fn from_iso(body: &[u8]) -> Option<Self> {
         body.get(ISO_MAGIC_AT..)?.starts_with(ISO_MAGIC).then_some(())?;
-        described(body.get(ISO_DESCRIPTION_AT..)?)
+        qcow2::described(body.get(ISO_DESCRIPTION_AT..)?)
     }
 
     /// What would boot from these bytes; `None` if nothing of ours is on them.
     pub fn from_qcow2(body: &[u8]) -> Option<Self> {
-        if !body.starts_with(MAGIC) {
-            return None;
-        }
-        described(body.get(DESCRIPTION_AT..)?)
+        qcow2::read(body)
     }
 
     /// The system that an installer brings to a machine that runs this one: `…/nocloud-installer/<schematic>:v1.13.9`.
@@ -93,13 +76,6 @@ impl TalosImage {
             ..self.clone()
         })
     }
-}
-
-/// A length, and so many bytes of description.
-fn described(rest: &[u8]) -> Option<TalosImage> {
-    let (length, rest) = rest.split_at_checked(4)?;
-    let length = usize::try_from(u32::from_be_bytes(length.try_into().ok()?)).ok()?;
-    serde_json::from_slice(rest.get(..length)?).ok()
 }
 
 #[cfg(test)]
@@ -116,7 +92,7 @@ mod tests {
             arch: "amd64".to_owned(),
         };
         let body = image.to_qcow2();
-        assert_eq!(&body[..4], MAGIC);
+        assert_eq!(&body[..4], b"QFI\xfb");
         assert_eq!(u64::from_be_bytes(body[24..32].try_into().expect("eight bytes")), 4247 * MIB);
         assert_eq!(TalosImage::from_qcow2(&body), Some(image));
         assert_eq!(TalosImage::from_qcow2(b"not found"), None);

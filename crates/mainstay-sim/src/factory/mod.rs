@@ -4,6 +4,7 @@
 //! answered with a redirect to object storage, as the public instance does.
 
 mod image;
+pub(crate) mod qcow2;
 mod schematic;
 
 use std::collections::BTreeMap;

@@ -96,7 +96,7 @@ pub(crate) static DEPLOYMENTS: Kind = with_short(
     &["deploy"],
 );
 
-static SECRETS: Kind = core("secrets", "secret", "Secret", true, &[]);
+pub(crate) static SECRETS: Kind = core("secrets", "secret", "Secret", true, &[]);
 static SERVICE_ACCOUNTS: Kind = core("serviceaccounts", "serviceaccount", "ServiceAccount", true, &["sa"]);
 static ENDPOINTS: Kind = core("endpoints", "endpoints", "Endpoints", true, &["ep"]);
 static PERSISTENT_VOLUMES: Kind = with_status(core(
@@ -186,8 +186,28 @@ static DISRUPTION_BUDGETS: Kind = with_short(
     &["pdb"],
 );
 
+pub(crate) static HELM_CHARTS: Kind = with_status(in_group(
+    "helm.cattle.io",
+    "v1",
+    ("helmcharts", "helmchart", "HelmChart"),
+    true,
+));
+static HELM_CHART_CONFIGS: Kind = in_group(
+    "helm.cattle.io",
+    "v1",
+    ("helmchartconfigs", "helmchartconfig", "HelmChartConfig"),
+    true,
+);
+static ADDONS: Kind = in_group("k3s.cattle.io", "v1", ("addons", "addon", "Addon"), true);
+pub(crate) static SNAPSHOT_FILES: Kind = with_status(in_group(
+    "k3s.cattle.io",
+    "v1",
+    ("etcdsnapshotfiles", "etcdsnapshotfile", "ETCDSnapshotFile"),
+    false,
+));
+
 /// In the order that discovery lists them.
-pub(crate) static ALL: [&Kind; 27] = [
+pub(crate) static ALL: [&Kind; 31] = [
     &CONFIG_MAPS,
     &ENDPOINTS,
     &EVENTS,
@@ -215,6 +235,10 @@ pub(crate) static ALL: [&Kind; 27] = [
     &CSI_NODES,
     &STORAGE_CLASSES,
     &VOLUME_ATTACHMENTS,
+    &HELM_CHART_CONFIGS,
+    &HELM_CHARTS,
+    &ADDONS,
+    &SNAPSHOT_FILES,
 ];
 
 pub(crate) fn find(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {

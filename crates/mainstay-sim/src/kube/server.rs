@@ -476,7 +476,7 @@ impl Call<'_> {
 
     fn delete(&self, at: &ResourcePath) -> Response {
         let key = Self::key(at);
-        match self.store.delete(&key) {
+        match self.store.mark_deleted(&key, &self.now()) {
             Ok(object) => {
                 let details =
                     json!({"name": key.name, "group": key.kind.group, "kind": key.kind.plural, "uid": object["metadata"]["uid"]});
@@ -497,7 +497,7 @@ impl Call<'_> {
                 metadata["namespace"].as_str().unwrap_or_default(),
                 metadata["name"].as_str().unwrap_or_default(),
             );
-            let _ = self.store.delete(&key);
+            let _ = self.store.mark_deleted(&key, &self.now());
         }
         axum::Json(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})).into_response()
     }

@@ -21,6 +21,8 @@ struct Inner {
     revision: u64,
     compacted: u64,
     serial: u64,
+    /// Tells the uids of one cluster from those of another.
+    seed: String,
     objects: BTreeMap<Key, Arc<Value>>,
     history: VecDeque<Change>,
     /// Who follows single objects.
@@ -81,6 +83,13 @@ impl Store {
         }
     }
 
+    /// A store whose uids no other store gives.
+    pub fn seeded(seed: String) -> Self {
+        let store = Self::new();
+        store.lock().seed = seed;
+        store
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("no request panics while it holds the store")
     }
@@ -125,7 +134,7 @@ impl Store {
         inner.serial += 1;
         let uid = uuid::Uuid::new_v5(
             &uuid::Uuid::NAMESPACE_OID,
-            format!("{}/{}", inner.serial, key.name).as_bytes(),
+            format!("{}{}/{}", inner.seed, inner.serial, key.name).as_bytes(),
         );
         let metadata = &mut object["metadata"];
         metadata["uid"] = json!(uid.to_string());
@@ -145,7 +154,24 @@ impl Store {
         if new == *old {
             return Ok(old);
         }
+        if !new["metadata"]["deletionTimestamp"].is_null() && !has_finalizers(&new) {
+            inner.objects.remove(key);
+            return Ok(self.write(&mut inner, ChangeType::Deleted, key, new));
+        }
         Ok(self.write(&mut inner, ChangeType::Modified, key, new))
+    }
+
+    /// As a client deletes: an object with finalizers stays until they are gone.
+    pub fn mark_deleted(&self, key: &Key, now: &str) -> Result<Arc<Value>, StoreError> {
+        if self.get(key).is_some_and(|object| has_finalizers(&object)) {
+            return self.update(key, |object| {
+                if object["metadata"]["deletionTimestamp"].is_null() {
+                    object["metadata"]["deletionTimestamp"] = json!(now);
+                }
+                Ok(())
+            });
+        }
+        self.delete(key)
     }
 
     pub fn delete(&self, key: &Key) -> Result<Arc<Value>, StoreError> {
@@ -216,6 +242,13 @@ impl Store {
             revision: watch::Sender::new(revision),
         }
     }
+}
+
+fn has_finalizers(object: &Value) -> bool {
+    // A namespace's own finalizers are in its spec.
+    object["metadata"]["finalizers"]
+        .as_array()
+        .is_some_and(|list| !list.is_empty())
 }
 
 fn key_of(object: &Value) -> Option<Key> {

@@ -25,6 +25,8 @@ pub(crate) struct EtcdCluster {
     pulse: watch::Sender<u64>,
     site: Weak<Site>,
     entropy: Entropy,
+    /// How long an election takes, where it is not as on Talos.
+    election: Mutex<Option<Duration>>,
 }
 
 struct State {
@@ -112,6 +114,7 @@ impl EtcdCluster {
             pulse: watch::Sender::new(0),
             site: Arc::downgrade(site),
             entropy,
+            election: Mutex::default(),
         });
         let mut state = cluster.lock();
         let id = cluster.new_id(&mut state);
@@ -222,7 +225,8 @@ impl EtcdCluster {
         let wait = if self.pulse_count() == 0 {
             Duration::ZERO
         } else {
-            site.pace.scale(site.timing.etcd_election)
+            let own = *self.election.lock().expect("plain data");
+            site.pace.scale(own.unwrap_or(site.timing.etcd_election))
         };
         let cluster = Arc::downgrade(self);
         spawn(async move {
@@ -345,8 +349,17 @@ impl EtcdCluster {
         Ok(id)
     }
 
+    pub fn set_election(&self, takes: Duration) {
+        *self.election.lock().expect("plain data") = Some(takes);
+    }
+
     pub fn promote(self: &Arc<Self>, id: u64) -> Result<(), EtcdError> {
-        self.leader_of(id).ok_or(EtcdError::NoLeader)?;
+        self.promote_by(id, id)
+    }
+
+    /// Makes a voter of a learner; `by` is the running member that was asked. etcd does not look whether the learner runs.
+    pub fn promote_by(self: &Arc<Self>, by: u64, id: u64) -> Result<(), EtcdError> {
+        self.leader_of(by).ok_or(EtcdError::NoLeader)?;
         let mut state = self.lock();
         state.members.get_mut(&id).ok_or(EtcdError::MemberNotFound)?.learner = false;
         state.index += 1;
@@ -355,6 +368,7 @@ impl EtcdCluster {
         if begin {
             self.look_around();
         }
+        self.review();
         self.beat();
         Ok(())
     }

@@ -6,16 +6,16 @@ mod boot;
 mod config;
 mod cosi;
 mod disk;
-mod etcd;
+pub(crate) mod etcd;
 mod etcd_service;
 mod events;
 mod heartbeat;
 mod kinds;
 mod kubelet;
 mod listen;
-mod nocloud;
+pub(crate) mod nocloud;
 mod node;
-mod objects;
+pub(crate) mod objects;
 mod rbac;
 mod resources;
 mod router;
@@ -24,7 +24,7 @@ mod services;
 mod shown;
 mod site;
 mod snapshot;
-mod tls;
+pub(crate) mod tls;
 mod vip;
 
 use std::sync::{Arc, Mutex};
@@ -36,20 +36,26 @@ use tokio::task::JoinHandle;
 pub use self::site::NodeFaults;
 
 pub(crate) use self::apid::crash as crash_apid;
+pub(crate) use self::config::{LinkAddress, Nic as NamedNic};
 pub(crate) use self::etcd::Alarm;
 pub(crate) use self::node::Node;
 pub(crate) use self::site::{Site, standing};
 
+use crate::cloud;
+
 use self::node::Ending;
 use self::sequence::Order;
 
-/// Boots whatever is on the boot disk of a VM. Today that is Talos, or nothing.
+/// Boots what is on the boot disk of a VM: a cloud image, Talos, or nothing.
 pub(crate) struct Machines {
     pub site: Arc<Site>,
 }
 
 impl Guests for Machines {
     fn power_on(&self, hardware: Hardware) -> Box<dyn Guest> {
+        if let Some(guest) = cloud::power_on(&self.site, &hardware) {
+            return guest;
+        }
         let mut machine = Machine {
             site: Arc::clone(&self.site),
             hardware,

@@ -66,7 +66,7 @@ pub(crate) fn now(wall: Wall) -> String {
     jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
-fn create(store: &Store, key: &Key, mut object: Value, now: &str) {
+pub(crate) fn create(store: &Store, key: &Key, mut object: Value, now: &str) {
     object["apiVersion"] = json!(key.kind.api_version());
     object["kind"] = json!(key.kind.kind);
     object["metadata"]["name"] = json!(key.name);
@@ -133,6 +133,10 @@ fn next_pod_cidr(store: &Store, config: &Config) -> Option<String> {
         .first()
         .copied()
         .unwrap_or_else(|| "10.244.0.0/16".parse().expect("a network"));
+    next_pod_cidr_of(store, network)
+}
+
+pub(crate) fn next_pod_cidr_of(store: &Store, network: IpNet) -> Option<String> {
     let (_, nodes) = store.list(&kinds::NODES, None);
     let cidrs = nodes.iter().filter_map(|node| node["spec"]["podCIDR"].as_str());
     let taken: BTreeSet<IpNet> = cidrs.filter_map(|cidr| cidr.parse().ok()).collect();
@@ -307,6 +311,11 @@ fn conditions(ready: Ready, now: &str) -> Value {
     ])
 }
 
+/// Conditions of a Node that has just registered.
+pub(crate) fn starting_conditions(now: &str) -> Value {
+    conditions(Ready::Starting, now)
+}
+
 fn set_taint(object: &mut Value, key: &str, effects: &[&str]) {
     let mut taints: Vec<Value> = object["spec"]["taints"].as_array().cloned().unwrap_or_default();
     taints.retain(|taint| taint["key"] != key);
@@ -316,6 +325,13 @@ fn set_taint(object: &mut Value, key: &str, effects: &[&str]) {
 
 /// The kubelet reports its node; without a network it stays not ready. A CNI that somebody else installed shows as a DaemonSet.
 pub(crate) fn set_ready(store: &Store, name: &str, flannel: bool, now: &str) {
+    if mark_ready(store, name, flannel, now) {
+        settle_pods(store, name, now);
+    }
+}
+
+/// The conditions alone; whether the node is ready.
+pub(crate) fn mark_ready(store: &Store, name: &str, flannel: bool, now: &str) -> bool {
     let other_cni = || {
         store.list(&kinds::DAEMON_SETS, Some("kube-system")).1.iter().any(|set| {
             set["metadata"]["name"]
@@ -325,7 +341,7 @@ pub(crate) fn set_ready(store: &Store, name: &str, flannel: bool, now: &str) {
     };
     let ready = flannel || other_cni();
     let _ = store.update(&Key::new(&kinds::NODES, "", name), |object| {
-        object["status"]["conditions"] = conditions(if ready { Ready::Yes } else { Ready::NoNetwork }, now);
+        set_conditions(object, &conditions(if ready { Ready::Yes } else { Ready::NoNetwork }, now));
         set_taint(object, "node.kubernetes.io/unreachable", &[]);
         set_taint(
             object,
@@ -334,9 +350,48 @@ pub(crate) fn set_ready(store: &Store, name: &str, flannel: bool, now: &str) {
         );
         Ok(())
     });
-    if ready {
-        settle_pods(store, name, now);
-    }
+    ready
+}
+
+/// Replaces the kubelet's conditions. Those that are as they were keep their times, and those of others stay.
+fn set_conditions(object: &mut Value, new: &Value) {
+    let old: Vec<Value> = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let own = |kind: &Value| {
+        new.as_array()
+            .into_iter()
+            .flatten()
+            .any(|condition| condition["type"] == *kind)
+    };
+    let mut all: Vec<Value> = new.as_array().cloned().unwrap_or_default();
+    all.extend(old.iter().filter(|condition| !own(&condition["type"])).cloned());
+    object["status"]["conditions"] = Value::Array(all);
+}
+
+/// A pod of a DaemonSet on a node.
+pub(crate) fn write_daemon_pod(store: &Store, set: &Value, key: &Key, node: &Value, now: &str) {
+    let address = node["status"]["addresses"][0]["address"]
+        .as_str()
+        .and_then(|text| text.parse().ok());
+    let (Some(address), Some(name)) = (address, node["metadata"]["name"].as_str()) else {
+        return;
+    };
+    let first = &set["spec"]["template"]["spec"]["containers"][0];
+    let image = first["image"].as_str().unwrap_or("rancher/pause:3.6").to_owned();
+    let container = Container {
+        name: first["name"].as_str().unwrap_or(&key.name),
+        image: &image,
+        requests: Value::Null,
+        mounts: Vec::new(),
+    };
+    let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": set["metadata"]["name"], "uid": set["metadata"]["uid"], "controller": true});
+    let mut spec = set["spec"]["template"]["spec"].clone();
+    spec["nodeName"] = json!(name);
+    let object = json!({
+        "metadata": {"labels": set["spec"]["template"]["metadata"]["labels"], "ownerReferences": [owner]},
+        "spec": spec,
+        "status": pod_status(&container, address, Health::Ready, now),
+    });
+    create(store, key, object, now);
 }
 
 /// What the controllers make of a node that can take pods: one of each DaemonSet there, and two of CoreDNS on the first such node.
@@ -407,7 +462,7 @@ fn write_pod(store: &Store, owner: &Value, kind: &str, name: &str, place: &Place
 pub(crate) fn set_unknown(store: &Store, name: &str, boot: &str, now: &str) {
     let _ = store.update(&Key::new(&kinds::NODES, "", name), |object| {
         if object["status"]["nodeInfo"]["bootID"] == boot {
-            object["status"]["conditions"] = conditions(Ready::Unknown, now);
+            set_conditions(object, &conditions(Ready::Unknown, now));
             set_taint(object, "node.kubernetes.io/unreachable", &["NoSchedule", "NoExecute"]);
         }
         Ok(())

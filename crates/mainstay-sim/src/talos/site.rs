@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use mainstay_net::{Entropy, Network, SimNet, Wall};
+use mainstay_net::{Dial, Dialer, Entropy, Network, SimDialer, SimNet, Target, Tcp, Wall};
 use pve_sim::guest::Pace;
 use serde::Deserialize;
 use tokio::sync::watch;
 
 use super::etcd::Member;
 use super::node::Node;
+use crate::cloud::Town;
 use crate::timing::Timing;
 use crate::witness::{Deed, Standing, Struck, Witness};
 
@@ -32,6 +33,22 @@ pub(crate) struct Site {
     serial: AtomicU64,
     founded: AtomicU64,
     witness: Mutex<Option<Arc<dyn Witness>>>,
+    /// Guests that boot from cloud images.
+    pub cloud: Town,
+    loopback: bool,
+}
+
+/// In a world on loopback TCP, what has a loopback address is reached there.
+struct LoopbackFirst(SimDialer);
+
+impl Dialer for LoopbackFirst {
+    fn dial<'a>(&'a self, to: &'a Target) -> Dial<'a> {
+        if to.ip().is_some_and(|ip| ip.is_loopback()) {
+            Tcp.dial(to)
+        } else {
+            self.0.dial(to)
+        }
+    }
 }
 
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -125,7 +142,15 @@ impl Room {
 }
 
 impl Site {
-    pub fn new(network: Arc<dyn Network>, sim: SimNet, wall: Wall, entropy: Entropy, pace: Pace, timing: Timing) -> Arc<Self> {
+    pub fn new(
+        network: Arc<dyn Network>,
+        sim: SimNet,
+        wall: Wall,
+        entropy: Entropy,
+        pace: Pace,
+        timing: Timing,
+        loopback: bool,
+    ) -> Arc<Self> {
         Arc::new(Self {
             network,
             sim,
@@ -140,7 +165,19 @@ impl Site {
             serial: AtomicU64::new(0),
             founded: AtomicU64::new(0),
             witness: Mutex::default(),
+            cloud: Town::default(),
+            loopback,
         })
+    }
+
+    /// How a guest at `source` reaches others.
+    pub fn dialer(&self, source: IpAddr) -> Arc<dyn Dialer> {
+        let inside = self.sim.from(source);
+        if self.loopback {
+            Arc::new(LoopbackFirst(inside))
+        } else {
+            Arc::new(inside)
+        }
     }
 
     pub fn next_serial(&self) -> u64 {

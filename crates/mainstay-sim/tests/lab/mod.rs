@@ -127,6 +127,7 @@ impl Lab {
             host: "pve1".to_owned(),
             name: name.to_owned(),
             uuid: format!("00000000-0000-4000-8000-{:0>12}", address.replace('.', "")),
+            serial: String::new(),
             cores: 4,
             memory: 8 << 30,
             nics: vec![Nic {

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use tokio::time::Instant;
 
 use super::conf::Conf;
@@ -43,15 +45,23 @@ type SharedGuest = Arc<Mutex<Option<Box<dyn Guest>>>>;
 /// What the VM's config gives the guest.
 pub(super) fn hardware(job: &Job, vmid: u32, conf: &Conf, power: PowerSwitch) -> Hardware {
     let number = |key: &str| conf.get(key).and_then(|v| v.parse::<u32>().ok()).unwrap_or(1);
-    let uuid = conf
-        .get("smbios1")
-        .and_then(|s| s.split(',').find_map(|p| p.strip_prefix("uuid=")))
-        .unwrap_or_default();
+    let smbios = |key: &str| {
+        conf.get("smbios1")
+            .and_then(|s| s.split(',').find_map(|p| p.strip_prefix(key)))
+    };
+    let uuid = smbios("uuid=").unwrap_or_default();
+    let serial = smbios("serial=").unwrap_or_default();
+    let serial = if smbios("base64=") == Some("1") {
+        String::from_utf8_lossy(&STANDARD.decode(serial).unwrap_or_default()).into_owned()
+    } else {
+        serial.to_owned()
+    };
     Hardware {
         vmid,
         host: job.host.clone(),
         name: conf.get("name").map_or_else(|| format!("VM{vmid}"), Into::into),
         uuid: uuid.to_lowercase(),
+        serial,
         cores: number("cores") * number("sockets"),
         memory: current_memory(conf.get("memory")) << 20,
         nics: nics(conf),

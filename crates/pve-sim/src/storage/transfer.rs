@@ -421,7 +421,9 @@ async fn get(dc: &Datacenter, url: &str, verb: &str, check: bool) -> Result<WebA
     let mut url = Url::parse(url).map_err(|e| Die::new(e.to_string()))?;
     for _ in 0..20 {
         let trust = match url.scheme() {
-            "https" if check => Trust::Roots { extra_ca_pem: None },
+            "https" if check => Trust::Roots {
+                extra_ca_pem: dc.web_ca(),
+            },
             "https" => Trust::Nothing,
             _ => Trust::Plain,
         };
