@@ -20,6 +20,9 @@ pub(crate) fn describe(host: &Arc<Host>) {
             .collect()
     };
     for (name, mac) in named {
+        // A card has a device behind it; bridges and loopback have none.
+        let device = format!("/sys/class/net/{name}/device/driver_override");
+        host.fs.install(&device, "(null)\n", 0o644, now);
         host.fs
             .install(&format!("/sys/class/net/{name}/address"), format!("{mac}\n"), 0o444, now);
         host.fs

@@ -120,3 +120,38 @@ fn sudo_writes_command_lines_to_the_journal_and_the_world_keeps_them() {
         );
     });
 }
+
+#[test]
+fn a_hard_link_and_a_lock_let_only_one_be_the_first() {
+    in_world(|lab| async move {
+        let (_vm, ssh) = lab.ready_vm("cp-1", "10.10.0.11").await;
+        assert_eq!(
+            ssh.ok("echo one > a; echo two > b; ln a c && ! ln b c && cat c").await,
+            "one\n"
+        );
+        let holder = ssh.session.channel_open_session().await.expect("a session");
+        holder.exec(true, "flock /tmp/lock sleep 60").await.expect("an exec");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(ssh.run("flock -w 2 -E 75 /tmp/lock true", b"").await.status, 75);
+        assert_eq!(ssh.ok("ls -d /sys/class/net/*/device").await, "/sys/class/net/eth0/device\n");
+    });
+}
+
+#[test]
+fn the_guest_agent_is_a_package_that_needs_the_mirror() {
+    in_world(|lab| async move {
+        let (vm, ssh) = lab.ready_vm("cp-1", "10.10.0.11").await;
+        assert!(vm.agent("ping").is_none(), "no image has it");
+        let outage = ["archive.ubuntu.com".to_owned()].into();
+        lab.world.set_web_faults(mainstay_sim::WebFaults {
+            outage,
+            ..Default::default()
+        });
+        assert_eq!(ssh.run("sudo -n apt-get install -y qemu-guest-agent", b"").await.status, 100);
+        lab.world.set_web_faults(mainstay_sim::WebFaults::default());
+        ssh.ok("sudo -n apt-get install -y qemu-guest-agent && sudo -n systemctl start qemu-guest-agent")
+            .await;
+        assert_eq!(ssh.ok("systemctl is-active qemu-guest-agent").await, "active\n");
+        assert!(vm.agent("ping").is_some_and(|answer| answer.is_ok()));
+    });
+}

@@ -61,6 +61,10 @@ impl Vm {
         self.guest.lock().unwrap().take();
     }
 
+    pub fn agent(&self, command: &str) -> Option<Result<Value, String>> {
+        self.guest.lock().unwrap().as_mut()?.agent(command, &Value::Null)
+    }
+
     pub fn press_power_button(&self) {
         if let Some(guest) = self.guest.lock().unwrap().as_mut() {
             guest.press_power_button();

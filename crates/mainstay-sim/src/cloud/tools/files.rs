@@ -207,6 +207,9 @@ fn ln(p: &Process, a: &[String]) -> i32 {
     }
     let made = if arguments.has(&["s", "symbolic"]) {
         p.host.fs.link(p.who(), target, &p.path(&path), p.host.now())
+    } else if p.lstat(&path).is_ok() {
+        // link(2) never replaces: scripts rely on that to be the first.
+        Err(FsError::Exists)
     } else {
         copy(p, target, &path, false, true)
     };

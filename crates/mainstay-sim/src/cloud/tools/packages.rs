@@ -24,6 +24,10 @@ const PACKAGES: [(&str, &[&str]); 7] = [
     ("cloud-guest-utils", &[]),
 ];
 
+/// Started by a udev rule where the channel exists; it has no `[Install]` section.
+const AGENT_UNIT: &str = "/usr/lib/systemd/system/qemu-guest-agent.service";
+const AGENT: &str = "[Unit]\nDescription=QEMU Guest Agent\n[Service]\nExecStart=-/usr/sbin/qemu-ga\nRestart=always\n";
+
 const STATUS: &str = "/var/lib/dpkg/status";
 
 pub(crate) fn is_installed(host: &Host, package: &str) -> bool {
@@ -127,6 +131,9 @@ async fn install(p: &Process, mirror: &str, packages: &[String]) -> i32 {
             p.host.now(),
         );
         p.line(format!("Setting up {package} ..."));
+        if package == "qemu-guest-agent" {
+            p.host.fs.install(AGENT_UNIT, AGENT, 0o644, p.host.now());
+        }
         p.host.lock().packages.insert(package.clone());
     }
     0

@@ -178,13 +178,14 @@ pub(super) async fn timeout(process: Process, arguments: Vec<String>) -> i32 {
 /// Locks by path, or by the file that a descriptor was opened on.
 pub(super) async fn flock(process: Process, arguments: Vec<String>) -> i32 {
     let mut rest = arguments.into_iter().peekable();
-    let (mut wait, mut command_text) = (None, None);
+    let (mut wait, mut command_text, mut conflict) = (None, None, 1);
     let mut operands = Vec::new();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "-n" | "--nonblock" => wait = Some(Duration::ZERO),
             "-w" | "--timeout" | "--wait" => wait = rest.next().as_deref().and_then(duration),
             "-c" => command_text = rest.next(),
+            "-E" | "--conflict-exit-code" => conflict = rest.next().and_then(|text| text.parse().ok()).unwrap_or(1),
             "-u" | "-x" | "-e" | "-s" | "-o" | "--exclusive" | "--close" => {}
             _ => {
                 operands.push(argument);
@@ -213,7 +214,7 @@ pub(super) async fn flock(process: Process, arguments: Vec<String>) -> i32 {
     let guard = match wait {
         Some(limit) => match tokio::time::timeout(limit.max(Duration::from_millis(1)), lock.lock_owned()).await {
             Ok(guard) => guard,
-            Err(_) => return 1,
+            Err(_) => return conflict,
         },
         None => lock.lock_owned().await,
     };
