@@ -3,9 +3,14 @@
 mod bans;
 mod conformance;
 mod dist;
+mod distros;
+mod exceptions;
 mod hardship;
 mod modules;
+mod names;
+mod source;
 mod tidy;
+mod words;
 
 use std::process::ExitCode;
 

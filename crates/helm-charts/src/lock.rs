@@ -139,7 +139,7 @@ impl LockFile {
         }
     }
 
-    /// Records a chart that was pulled. The same version with another digest is refused: somebody replaced a published chart.
+    /// Records a chart that was pulled. The same version with another digest is refused: the published chart was replaced.
     pub fn pin_chart(&mut self, release: &str, pin: ChartPin) -> Result<(), LockError> {
         let known = self.charts.get(release);
         let same_version = known.filter(|known| known.source == pin.source && known.version == pin.version);

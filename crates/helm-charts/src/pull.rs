@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, LOCATION, WWW_AUTHENTICATE};
 use http::{Request, StatusCode};
-use mainstay_net::http::{Answer, Body, HttpClient, HttpError, HttpOptions};
+use mainstay_net::http::{Body, HttpClient, HttpError, HttpOptions, HttpResponse};
 use mainstay_net::{Connector, Dialer, Env, Secret, Trust, TrustError, Wall};
 use url::Url;
 
@@ -323,7 +323,7 @@ impl ChartClient {
     }
 
     /// Sends a GET and follows redirects. Another host never sees the authorization.
-    async fn follow(&self, url: &Url, accept: &str, authorization: Option<String>) -> Result<Answer, PullError> {
+    async fn follow(&self, url: &Url, accept: &str, authorization: Option<String>) -> Result<HttpResponse, PullError> {
         let mut at = url.clone();
         let mut authorization = authorization;
         for _ in 0..=REDIRECTS_MAX {
@@ -349,7 +349,7 @@ impl ChartClient {
         Err(PullError::Redirects { host: host_of(url) })
     }
 
-    async fn send(&self, url: &Url, accept: &str, authorization: Option<&str>) -> Result<Answer, PullError> {
+    async fn send(&self, url: &Url, accept: &str, authorization: Option<&str>) -> Result<HttpResponse, PullError> {
         let mut request = Request::get(url.as_str()).header(ACCEPT, accept);
         if let Some(authorization) = authorization {
             request = request.header(AUTHORIZATION, authorization);
@@ -380,7 +380,7 @@ fn basic(login: &RegistryLogin) -> String {
     format!("Basic {}", STANDARD.encode(pair))
 }
 
-fn good(url: &Url, what: &str, answer: Answer) -> Result<Bytes, PullError> {
+fn good(url: &Url, what: &str, answer: HttpResponse) -> Result<Bytes, PullError> {
     let (host, what) = (host_of(url), what.to_owned());
     let status = answer.status;
     let text = || {

@@ -20,7 +20,7 @@ pub const LABEL_SELECTOR: &str = "owner=helm";
 const UNPACKED_MAX: u64 = 64 << 20;
 
 /// One revision of a release. What is not named here is kept in `rest`, so that writing loses nothing.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Release {
     pub name: String,
     pub namespace: String,
@@ -33,6 +33,21 @@ pub struct Release {
     /// The user's values, without the chart's defaults.
     pub config: Value,
     rest: Map<String, Value>,
+}
+
+/// Values and manifest may hold secrets, so they are not printed.
+impl std::fmt::Debug for Release {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Release")
+            .field("name", &self.name)
+            .field("namespace", &self.namespace)
+            .field("revision", &self.revision)
+            .field("status", &self.status)
+            .field("description", &self.description)
+            .field("chart", &self.chart)
+            .field("chart_version", &self.chart_version)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -287,6 +302,12 @@ mod tests {
         expected["info"]["description"] = json!("");
         assert_eq!(again.record(), expected);
         assert_eq!(again.manifest(), "---\n");
+    }
+
+    #[test]
+    fn values_are_not_printed() {
+        let secret = Release::new("x", "n", "x", "1", json!({"password": "CANARY"}));
+        assert!(!format!("{secret:?}").contains("CANARY"));
     }
 
     #[test]

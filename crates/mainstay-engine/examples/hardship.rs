@@ -18,7 +18,7 @@ use std::thread::{available_parallelism, scope};
 
 use tokio::time::Instant;
 
-/// Whoever runs thousands wants to know how far it is.
+/// A run of thousands of seeds shows its progress.
 const TOLD_EVERY: u64 = 500;
 
 struct Work {

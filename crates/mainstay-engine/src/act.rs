@@ -1,43 +1,47 @@
-//! What each action does. Every one looks first, acts, and waits for its own effect, so that beginning it anew is always safe.
+//! Executes one step. Every action reads the current state first, acts, and waits for its own effect, so repeating it is always safe.
 
+mod disks;
 mod image;
-mod machine;
+mod location;
 mod node;
-mod talos;
-mod wait;
+mod tasks;
+mod vm;
 
-pub use self::machine::Place;
+pub use self::location::VmLocation;
 
 use mainstay_plan::{Action, Step};
 
-use crate::event::Voice;
-use crate::failure::{Failure, Kind};
-use crate::site::Site;
+use crate::addresses::AddressBook;
+use crate::clients::Clients;
+use crate::event::StepProgress;
+use crate::failure::Failure;
+use crate::guest;
 
-/// Does one step.
-pub async fn act(step: &Step, site: &Site, voice: &Voice) -> Result<(), Failure> {
+/// Executes one step. This is the engine's only match on `Action`.
+pub async fn act(step: &Step, clients: &Clients, addresses: &AddressBook, progress: &StepProgress) -> Result<(), Failure> {
     let subject = step.subject.to_string();
+    let ctx = clients.step(addresses, progress);
     match &step.action {
-        Action::SchematicRegister { schematic } => image::register(site, schematic).await,
-        Action::ImageFetch { at, image } => image::fetch(site, voice, at, image).await,
-        Action::ImageDiscard { at, file } | Action::ImageDelete { at, file } => image::delete(site, at, file).await,
-        Action::MachineClaim(claim) => machine::claim(site, claim).await,
-        Action::MachineMark(remark) => machine::mark(site, remark).await,
-        Action::MachineFill(fill) => machine::fill(site, voice, fill).await,
-        Action::MachineGrow { vm, slot, to } => machine::grow(site, voice, vm, slot, *to).await,
-        Action::MachineStart { vm } => machine::start(site, voice, vm).await,
-        Action::MachineChange { vm, settings, mark } => machine::change(site, vm, settings, mark).await,
-        Action::MachineReboot { vm, address } => machine::reboot(site, voice, vm, *address).await,
-        Action::MachineStop { vm, spare } => machine::stop(site, voice, vm, spare.as_ref()).await,
+        Action::SchematicRegister { schematic } => guest::register_schematic(&clients.guests, schematic).await,
+        Action::ImageFetch { at, image } => image::fetch(clients, progress, at, image).await,
+        Action::ImageDiscard { at, file } | Action::ImageDelete { at, file } => image::delete(clients, at, file).await,
+        Action::MachineClaim(claim) => vm::claim(clients, claim).await,
+        Action::MachineMark(update) => vm::mark(clients, update).await,
+        Action::MachineFill(fill) => disks::fill(clients, ctx, fill).await,
+        Action::MachineGrow { vm, slot, to } => disks::grow(clients, progress, vm, slot, *to).await,
+        Action::MachineStart { vm } => vm::start(clients, progress, vm).await,
+        Action::MachineChange { vm, settings, mark } => vm::change(clients, vm, settings, mark).await,
+        Action::MachineReboot { vm, guest, check } => vm::reboot(clients, ctx, vm, guest, check.as_ref()).await,
+        Action::MachineStop { vm, check } => vm::stop(clients, ctx, vm, check.as_ref()).await,
         Action::MachineDelete {
             vm,
             volumes,
             with_disks,
             purge,
-            spare,
+            check,
             only_going,
         } => {
-            let going = machine::Going {
+            let deletion = vm::VmDeletion {
                 machine: &subject,
                 vm,
                 volumes,
@@ -45,32 +49,27 @@ pub async fn act(step: &Step, site: &Site, voice: &Voice) -> Result<(), Failure>
                 purge: *purge,
                 only_going: *only_going,
             };
-            machine::delete(site, voice, &going, spare.as_ref()).await
+            vm::delete(clients, ctx, &deletion, check.as_ref()).await
         }
-        Action::VolumeDelete { at, volume } => machine::delete_volume(site, voice, at, volume).await,
-        Action::TalosConfigure { address, uuid, config } => talos::configure(site, voice, *address, *uuid, config).await,
-        Action::TalosAwait { address, uuid } => talos::await_answer(site, voice, *address, *uuid).await,
-        Action::TalosReconfigure {
-            address,
-            uuid,
+        Action::VolumeDelete { at, volume } => disks::delete_volume(clients, progress, at, volume).await,
+        Action::GuestProve { vm, guest } => vm::prove(clients, ctx, vm, guest).await,
+        Action::GuestPrepare { guest, config } => guest::prepare(ctx, guest, config).await,
+        Action::GuestConfigure { guest, config } => guest::configure(ctx, guest, config).await,
+        Action::GuestAwait { guest } => guest::await_answer(ctx, guest).await,
+        Action::GuestReconfigure {
+            guest,
             config,
-            how,
-        } => talos::reconfigure(site, voice, *address, *uuid, config, *how).await,
-        Action::TalosBootstrap { address, prove } => talos::bootstrap(site, voice, *address, prove).await,
-        Action::EtcdJoin { address } => talos::etcd_join(site, voice, &subject, *address).await,
-        Action::EtcdLeave { member, by } => talos::etcd_leave(site, voice, member, by).await,
-        Action::NodeAwait { until } => node::await_ready(site, voice, &subject, *until).await,
-        Action::NodeDelete => node::delete(site, &subject).await,
+            mode,
+            check,
+        } => guest::reconfigure(ctx, guest, config, *mode, check.as_ref()).await,
+        Action::EtcdBootstrap {
+            guest,
+            config,
+            prove_empty,
+        } => guest::bootstrap(ctx, guest, config, prove_empty).await,
+        Action::EtcdJoin { guest } => guest::await_voter(ctx, guest).await,
+        Action::EtcdLeave { member, by, ask } => guest::remove_member(ctx, member, by, ask).await,
+        Action::NodeAwait { until, ask } => node::await_ready(ctx, &subject, *until, ask).await,
+        Action::NodeDelete { ask } => node::delete(ctx, &subject, ask).await,
     }
-}
-
-/// The plan names only what PVE can name; if it does not, that is ours to mend.
-pub(crate) fn named<T: std::str::FromStr>(text: impl ToString) -> Result<T, Failure>
-where
-    T::Err: std::error::Error + Send + Sync + 'static,
-{
-    let text = text.to_string();
-    text.parse().map_err(|error: T::Err| {
-        Failure::new(Kind::Bug, format!("the plan says `{text}`, which Proxmox VE cannot mean")).caused_by(error)
-    })
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use mainstay_plan::{Observed, Plan, Step};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
-use crate::converge::Run;
-use crate::event::Event;
+use crate::event::{Event, EventSink};
 
 /// A plan that needs a yes before its first step begins. Dropping the request without an answer declines it.
 #[derive(Debug)]
@@ -53,7 +53,8 @@ impl Approvals {
     /// Asks if this plan is the first one, or removes something that no approved plan removed.
     pub(crate) async fn require(
         &mut self,
-        run: &Run<'_>,
+        events: &EventSink,
+        stop: &CancellationToken,
         handler: &mut ApprovalHandler<'_>,
         plan: &Arc<Plan>,
         observed: &Arc<Observed>,
@@ -62,7 +63,7 @@ impl Approvals {
         if self.removals.as_ref().is_some_and(|approved| removals.is_subset(approved)) {
             return Approval::Approved;
         }
-        run.events.tell(Event::Approval {
+        events.emit(Event::Approval {
             removes: plan.removals().map(|step| step.id).collect(),
         });
         let (answer, receiver) = oneshot::channel();
@@ -71,11 +72,11 @@ impl Approvals {
             observed: observed.clone(),
             answer,
         });
-        let Some(answer) = run.stop.run_until_cancelled(receiver).await else {
+        let Some(answer) = stop.run_until_cancelled(receiver).await else {
             return Approval::Interrupted;
         };
         let approved = answer.unwrap_or(false);
-        run.events.tell(Event::Answered { approved });
+        events.emit(Event::Answered { approved });
         if !approved {
             return Approval::Declined;
         }

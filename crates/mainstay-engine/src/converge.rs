@@ -4,22 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_plan::{Desired, Held, Kubernetes, Lease, Observed, Plan, StepId, lint, plan};
+use mainstay_plan::{ClusterSecrets, Desired, Held, Kubernetes, Lease, Observed, Plan, StepId, derive, lint, plan};
 use mainstay_spec::Spec;
-use talos_config::Secrets;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::addresses::AddressBook;
 use crate::approval::{Approval, ApprovalHandler, Approvals, step_name};
-use crate::derive;
-use crate::event::{Event, Events, StepEvent};
-use crate::execute::{Outcome, execute};
+use crate::clients::Clients;
+use crate::event::{Event, EventSink, StepEvent};
+use crate::execute::{Execution, ExecutionResult, execute};
 use crate::failure::Failure;
-use crate::lease::{self, Carrier, Holder};
+use crate::lease::{self, LeaseHolder, LeaseRequest, LeaseVm};
 use crate::limits::Limits;
-use crate::observe::{Scope, Sight, observe};
+use crate::observe::{Observation, ObserveScope, observe};
 use crate::preflight;
-use crate::site::Site;
 
 /// Rounds without progress before the run gives up. A round that does something new is always followed by another.
 const ROUNDS_WITHOUT_PROGRESS: u32 = 3;
@@ -33,10 +32,10 @@ const PAUSE_WHILE_HELD: Duration = Duration::from_secs(4);
 
 /// What is wanted of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
-    Cluster,
+pub enum RunGoal {
+    Up,
     /// Nothing of the cluster, nor these image files.
-    Nothing {
+    Down {
         images: Vec<String>,
     },
 }
@@ -44,21 +43,21 @@ pub enum Wanted {
 /// One run.
 pub struct Run<'a> {
     pub spec: &'a Spec,
-    pub site: &'a Site,
-    pub secrets: Option<&'a Secrets>,
-    pub wanted: Wanted,
-    pub holder: Holder,
+    pub clients: &'a Clients,
+    pub secrets: Option<&'a ClusterSecrets>,
+    pub goal: RunGoal,
+    pub holder: LeaseHolder,
     /// Take over the lease of another run.
     pub despite_lease: bool,
     /// Volumes that may be destroyed with their VM although mainstay did not make them.
     pub with_disks: BTreeSet<String>,
-    pub events: Events,
+    pub events: EventSink,
     pub stop: CancellationToken,
 }
 
 /// How a run ended well.
 #[derive(Debug)]
-pub struct Report {
+pub struct RunReport {
     pub rounds: u32,
     pub done: usize,
     pub held: Vec<Held>,
@@ -66,10 +65,10 @@ pub struct Report {
     pub plan: Arc<Plan>,
 }
 
-impl Report {
+impl RunReport {
     /// Whether all that the file asks for is so. What stays as it is for good does not count against it.
     pub fn is_settled(&self) -> bool {
-        !self.held.iter().any(Held::holds_up)
+        !self.held.iter().any(Held::blocks)
     }
 }
 
@@ -77,17 +76,17 @@ impl Report {
 #[derive(Debug)]
 pub enum RunError {
     /// The world could not be observed.
-    Blind(Failure),
+    ObserveFailed(Failure),
     /// The plan refuses: nothing was done in this round.
     Refused(Arc<Plan>),
     /// The API token lacks privileges that the file needs. Nothing was done.
-    Lacking(Vec<pve_api::privileges::Grant>),
+    MissingPrivileges(Vec<pve_api::privileges::Grant>),
     /// Another run holds the lease.
-    Leased(Lease),
+    LeaseHeld(Lease),
     /// The plan was not approved.
     NotApproved(Arc<Plan>),
     /// Steps failed, and another round would not help.
-    Failed {
+    StepsFailed {
         plan: Arc<Plan>,
         failed: Vec<(StepId, Arc<Failure>)>,
         done: usize,
@@ -98,45 +97,63 @@ pub enum RunError {
         left: usize,
     },
     /// Aborted by the user. Tasks that Proxmox VE has continue.
-    Left,
+    Aborted,
     /// The plan violates a rule of `lint` and was not executed: a bug of mainstay.
-    Unsound(Vec<String>),
+    InvalidPlan(Vec<String>),
     NotSettled {
         rounds: u32,
     },
 }
 
+/// What is wanted and what was seen, with the plan that follows from both.
+pub struct PlannedRound {
+    pub plan: Plan,
+    pub desired: Desired,
+    pub observed: Observed,
+    pub addresses: AddressBook,
+}
+
 /// The plan for what is seen now. Changes nothing.
-pub async fn look_and_plan(run: &Run<'_>) -> Result<(Plan, Desired, Observed), RunError> {
-    let scope = Scope {
-        removes_all: run.wanted != Wanted::Cluster,
-        ..Scope::of(run.spec, run.secrets.map(derive::cluster_id))
+pub async fn observe_and_plan(run: &Run<'_>) -> Result<PlannedRound, RunError> {
+    let scope = ObserveScope {
+        removes_all: run.goal != RunGoal::Up,
+        compare: run
+            .secrets
+            .filter(|_| run.goal == RunGoal::Up)
+            .map(|secrets| (run.spec, secrets)),
+        ..ObserveScope::of(run.spec, run.secrets.map(ClusterSecrets::id))
     };
-    let sight = observe(run.site, &scope).await.map_err(RunError::Blind)?;
-    let mut desired = match &run.wanted {
-        Wanted::Cluster => derive::desired(run.spec, run.secrets, &sight.observed).map_err(RunError::Blind)?,
-        Wanted::Nothing { images } => Desired::nothing(run.spec, run.secrets.map(derive::cluster_id), images.clone()),
+    let sight = observe(run.clients, &scope).await.map_err(RunError::ObserveFailed)?;
+    let mut desired = match &run.goal {
+        RunGoal::Up => derive::desired(run.spec, run.secrets, &sight.observed, &sight.pins)
+            .map_err(|error| RunError::ObserveFailed(error.into()))?,
+        RunGoal::Down { images } => Desired::nothing(run.spec, run.secrets.map(ClusterSecrets::id), images.clone()),
     };
     desired.with_disks.clone_from(&run.with_disks);
     let plan = plan(&desired, &sight.observed);
     let broken = lint(&plan, &desired, &sight.observed);
     if !broken.is_empty() {
-        return Err(RunError::Unsound(broken.iter().map(ToString::to_string).collect()));
+        return Err(RunError::InvalidPlan(broken.iter().map(ToString::to_string).collect()));
     }
-    if run.wanted == Wanted::Cluster && !plan.steps.is_empty() && plan.refusals.is_empty() {
+    if run.goal == RunGoal::Up && !plan.steps.is_empty() && plan.refusals.is_empty() {
         check_rights(run, &sight)?;
     }
-    Ok((plan, desired, sight.observed))
+    Ok(PlannedRound {
+        plan,
+        desired,
+        observed: sight.observed,
+        addresses: sight.addresses,
+    })
 }
 
 /// Before the first change: compares the privileges that the file needs with those of the token.
-fn check_rights(run: &Run<'_>, sight: &Sight) -> Result<(), RunError> {
+fn check_rights(run: &Run<'_>, sight: &Observation) -> Result<(), RunError> {
     let version = pve_version(&sight.observed.pve);
     let missing = preflight::missing(run.spec, &sight.observed, version, &sight.permissions);
     if missing.is_empty() {
         Ok(())
     } else {
-        Err(RunError::Lacking(missing))
+        Err(RunError::MissingPrivileges(missing))
     }
 }
 
@@ -145,24 +162,29 @@ pub fn pve_version(version: &semver::Version) -> pve_api::PveVersion {
     pve_api::PveVersion::new(part(version.major), part(version.minor))
 }
 
-pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Result<Report, RunError> {
+pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Result<RunReport, RunError> {
     let mut done = 0;
-    let mut progress = Progress::default();
+    let mut progress = StallDetector::default();
     let mut approvals = Approvals::default();
-    let mut patience = Patience::default();
+    let mut patience = HoldTimer::default();
     for round in 1..=ROUNDS_MAX {
-        run.events.tell(Event::Observing { round });
+        run.events.emit(Event::Observing { round });
         // An observation changes nothing, so a stop request ends it at once.
-        let Some(looked) = run.stop.run_until_cancelled(look_and_plan(run)).await else {
+        let Some(looked) = run.stop.run_until_cancelled(observe_and_plan(run)).await else {
             return Err(RunError::Stopped { done, left: 0 });
         };
-        let (plan, _, observed) = looked?;
+        let PlannedRound {
+            plan,
+            observed,
+            addresses,
+            ..
+        } = looked?;
         let (plan, observed) = (Arc::new(plan), Arc::new(observed));
         if !plan.refusals.is_empty() {
             return Err(RunError::Refused(plan));
         }
         if plan.is_settled() && patience.is_left(&plan, &run.events) {
-            let pause = tokio::time::sleep(run.site.jitter(PAUSE_WHILE_HELD));
+            let pause = tokio::time::sleep(run.clients.jitter.pause(PAUSE_WHILE_HELD));
             if run.stop.run_until_cancelled(pause).await.is_none() {
                 let left = plan.held.len();
                 return Err(RunError::Stopped { done, left });
@@ -171,10 +193,10 @@ pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Resul
         }
         if plan.is_settled() {
             // Keep the journal while something is held: it may record a request whose outcome was never seen.
-            if !plan.is_held_up() {
-                run.site.journal.clear();
+            if !plan.is_blocked() {
+                run.clients.journal.clear();
             }
-            return Ok(Report {
+            return Ok(RunReport {
                 rounds: round,
                 done,
                 held: plan.held.clone(),
@@ -183,8 +205,8 @@ pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Resul
             });
         }
         check_lease(run, &observed)?;
-        run.events.tell(Event::Planned(plan.clone()));
-        match approvals.require(run, approve, &plan, &observed).await {
+        run.events.emit(Event::Planned(plan.clone()));
+        match approvals.require(&run.events, &run.stop, approve, &plan, &observed).await {
             Approval::Approved => {}
             Approval::Declined => return Err(RunError::NotApproved(plan)),
             Approval::Interrupted => {
@@ -192,9 +214,9 @@ pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Resul
                 return Err(RunError::Stopped { done, left });
             }
         }
-        let outcome = carry_out(run, &plan, &observed).await?;
+        let outcome = execute_with_lease(run, &plan, &observed, &addresses).await?;
         done += outcome.done.len();
-        patience = Patience::default();
+        patience = HoldTimer::default();
         if outcome.stopped {
             return Err(RunError::Stopped {
                 done,
@@ -202,20 +224,22 @@ pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Resul
             });
         }
         progress.note(&plan, &outcome);
-        let hopeless = outcome.failed.values().any(|failure| !failure.kind.may_pass());
+        let hopeless = outcome.failed.values().any(|failure| !failure.kind.is_retryable());
         let in_vain = progress.fruitless >= ROUNDS_WITHOUT_PROGRESS;
         if in_vain && outcome.failed.is_empty() {
             return Err(RunError::NotSettled { rounds: round });
         }
         if hopeless || in_vain {
-            return Err(RunError::Failed {
+            return Err(RunError::StepsFailed {
                 plan,
                 failed: outcome.failed.into_iter().collect(),
                 done,
             });
         }
-        if !outcome.failed.is_empty() {
-            let pause = tokio::time::sleep(run.site.jitter(PAUSE_AFTER_FAILURE));
+        if outcome.failed.is_empty() && plan.held.is_empty() {
+            run.clients.facts.reuse_once();
+        } else if !outcome.failed.is_empty() {
+            let pause = tokio::time::sleep(run.clients.jitter.pause(PAUSE_AFTER_FAILURE));
             let _ = run.stop.run_until_cancelled(pause).await;
         }
     }
@@ -224,14 +248,14 @@ pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Resul
 
 /// Detects rounds without progress. A step that was done before does not count: a failure may undo it in every round.
 #[derive(Default)]
-struct Progress {
+struct StallDetector {
     done: BTreeSet<String>,
     /// Consecutive rounds that did no new step.
     fruitless: u32,
 }
 
-impl Progress {
-    fn note(&mut self, plan: &Plan, outcome: &Outcome) {
+impl StallDetector {
+    fn note(&mut self, plan: &Plan, outcome: &ExecutionResult) {
         let before = self.done.len();
         let steps = outcome.done.iter().filter_map(|id| plan.step(*id));
         self.done.extend(steps.map(step_name));
@@ -245,15 +269,15 @@ impl Progress {
 
 /// What is held, and since when.
 #[derive(Default)]
-struct Patience {
+struct HoldTimer {
     held: BTreeSet<String>,
     since: Option<Instant>,
 }
 
-impl Patience {
+impl HoldTimer {
     /// Whether to observe again: something held may pass by itself, and the reasons have not been the same for too long.
-    fn is_left(&mut self, plan: &Plan, events: &Events) -> bool {
-        let mut passing = plan.held.iter().filter(|held| held.passes()).peekable();
+    fn is_left(&mut self, plan: &Plan, events: &EventSink) -> bool {
+        let mut passing = plan.held.iter().filter(|held| held.is_transient()).peekable();
         if passing.peek().is_none() {
             return false;
         }
@@ -275,26 +299,50 @@ impl Patience {
 fn check_lease(run: &Run<'_>, observed: &Observed) -> Result<(), RunError> {
     let held = run
         .secrets
-        .and_then(|secrets| lease::held_by_another(observed, derive::cluster_id(secrets), &run.holder, run.site.env.wall.now()));
+        .and_then(|secrets| lease::held_by_another(observed, secrets.id(), &run.holder, run.clients.env.wall.now()));
     match held {
-        Some(lease) if !run.despite_lease => Err(RunError::Leased(lease)),
+        Some(lease) if !run.despite_lease => Err(RunError::LeaseHeld(lease)),
         _ => Ok(()),
     }
 }
 
+/// The lease that this run asks for. Without secrets there is no cluster yet, hence nothing to lease.
+fn lease_request(run: &Run<'_>) -> Option<LeaseRequest> {
+    Some(LeaseRequest {
+        cluster_id: run.secrets?.id(),
+        holder: run.holder.clone(),
+        takes_over: run.despite_lease,
+        since: run.clients.env.wall.now(),
+    })
+}
+
 /// Executes the plan. The lease is taken before and renewed meanwhile; no new step begins once another run has taken it.
-async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Result<Outcome, RunError> {
-    let limits = Limits::new(shared_storages(observed));
+async fn execute_with_lease(
+    run: &Run<'_>,
+    plan: &Plan,
+    observed: &Observed,
+    addresses: &AddressBook,
+) -> Result<ExecutionResult, RunError> {
+    let limits = Limits::of(observed);
     let stop = run.stop.child_token();
-    let work = execute(plan, run.site, &limits, &run.events, &stop);
-    let Some(carrier) = Carrier::of(plan, run, observed) else {
+    let with = Execution {
+        clients: run.clients,
+        addresses,
+        limits: &limits,
+        events: &run.events,
+    };
+    let work = execute(plan, with, &stop);
+    let Some(carrier) = lease_request(run).and_then(|request| LeaseVm::of(plan, request, observed)) else {
         return Ok(work.await);
     };
-    let taken = run.stop.run_until_cancelled(lease::take(run.site, &limits, &carrier)).await;
+    let taken = run
+        .stop
+        .run_until_cancelled(lease::take(run.clients, &limits, &carrier))
+        .await;
     match taken.unwrap_or(Ok(None)) {
         // A run that was stopped meanwhile begins no step and releases the lease.
         Ok(None) => {}
-        Ok(Some(taken)) => return Err(RunError::Leased(taken)),
+        Ok(Some(taken)) => return Err(RunError::LeaseHeld(taken)),
         Err(failure) if plan.is_disruptive() => return Ok(without_lease(run, plan, failure)),
         Err(failure) => run.events.note(format!("the lease could not be written: {failure}")),
     }
@@ -302,18 +350,18 @@ async fn carry_out(run: &Run<'_>, plan: &Plan, observed: &Observed) -> Result<Ou
     let outcome = tokio::select! {
         biased;
         outcome = &mut work => outcome,
-        taken = lease::keep(run.site, &limits, &carrier) => {
+        taken = lease::keep(run.clients, &limits, &carrier) => {
             stop.cancel();
             work.await;
-            return Err(RunError::Leased(taken));
+            return Err(RunError::LeaseHeld(taken));
         }
     };
-    lease::release(run.site, &limits, &carrier).await;
+    lease::release(run.clients, &limits, &carrier).await;
     Ok(outcome)
 }
 
 /// No step was done: the plan stops or removes machines, and the lease could not be taken.
-fn without_lease(run: &Run<'_>, plan: &Plan, failure: Failure) -> Outcome {
+fn without_lease(run: &Run<'_>, plan: &Plan, failure: Failure) -> ExecutionResult {
     let why =
         Arc::new(failure.why("steps that stop or remove machines need the cluster lease, so that two runs cannot do so at once"));
     let failed: BTreeMap<_, _> = plan.disruptive().map(|step| (step.id, why.clone())).collect();
@@ -322,19 +370,11 @@ fn without_lease(run: &Run<'_>, plan: &Plan, failure: Failure) -> Outcome {
             took: Duration::ZERO,
             why: why.clone(),
         };
-        run.events.tell(Event::Step { id: *id, now });
+        run.events.emit(Event::Step { id: *id, now });
     }
-    Outcome {
+    ExecutionResult {
         left: plan.steps.len() - failed.len(),
         failed,
-        ..Outcome::default()
+        ..ExecutionResult::default()
     }
-}
-
-fn shared_storages(observed: &Observed) -> BTreeSet<String> {
-    let storages = observed.hosts.values().filter_map(|host| host.storages.yes()).flatten();
-    storages
-        .filter(|(_, storage)| storage.shared)
-        .map(|(name, _)| name.clone())
-        .collect()
 }

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 /// An event, and its time since the run began.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct EventRecord {
     pub at: Duration,
     pub event: Event,
 }
@@ -67,13 +67,13 @@ pub enum StepEvent {
 
 /// Where events go.
 #[derive(Clone)]
-pub struct Events {
+pub struct EventSink {
     began: Instant,
-    sink: Arc<dyn Fn(Told) + Send + Sync>,
+    sink: Arc<dyn Fn(EventRecord) + Send + Sync>,
 }
 
-impl Events {
-    pub fn new(sink: impl Fn(Told) + Send + Sync + 'static) -> Self {
+impl EventSink {
+    pub fn new(sink: impl Fn(EventRecord) + Send + Sync + 'static) -> Self {
         Self {
             began: Instant::now(),
             sink: Arc::new(sink),
@@ -81,23 +81,23 @@ impl Events {
     }
 
     /// Drops every event: for callers that only observe or plan.
-    pub fn unheard() -> Self {
+    pub fn discard() -> Self {
         Self::new(|_| {})
     }
 
-    pub fn tell(&self, event: Event) {
-        (self.sink)(Told {
+    pub fn emit(&self, event: Event) {
+        (self.sink)(EventRecord {
             at: self.began.elapsed(),
             event,
         });
     }
 
     pub fn note(&self, text: impl Into<String>) {
-        self.tell(Event::Note(text.into()));
+        self.emit(Event::Note(text.into()));
     }
 }
 
-impl fmt::Debug for Events {
+impl fmt::Debug for EventSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Events")
     }
@@ -105,14 +105,14 @@ impl fmt::Debug for Events {
 
 /// Emits the events of one step. A reason to wait is emitted once, not at every poll.
 #[derive(Debug)]
-pub struct Voice {
-    events: Events,
+pub struct StepProgress {
+    events: EventSink,
     id: StepId,
     last: std::sync::Mutex<String>,
 }
 
-impl Voice {
-    pub fn new(events: Events, id: StepId) -> Self {
+impl StepProgress {
+    pub fn new(events: EventSink, id: StepId) -> Self {
         Self {
             events,
             id,
@@ -120,20 +120,25 @@ impl Voice {
         }
     }
 
+    /// For requests outside of a step: its events are dropped.
+    pub fn discard() -> Self {
+        Self::new(EventSink::discard(), StepId(0))
+    }
+
     pub fn wait(&self, what: impl Into<String>, limit: Duration) {
         let what = what.into();
         let mut last = self.last.lock().expect("nothing panics while it speaks");
         if *last != what {
             last.clone_from(&what);
-            self.tell(StepEvent::Wait { what, limit });
+            self.emit(StepEvent::Wait { what, limit });
         }
     }
 
     pub fn retry(&self, why: impl fmt::Display) {
-        self.tell(StepEvent::Retry { why: why.to_string() });
+        self.emit(StepEvent::Retry { why: why.to_string() });
     }
 
-    pub(crate) fn tell(&self, now: StepEvent) {
-        self.events.tell(Event::Step { id: self.id, now });
+    pub(crate) fn emit(&self, now: StepEvent) {
+        self.events.emit(Event::Step { id: self.id, now });
     }
 }

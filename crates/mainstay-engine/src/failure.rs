@@ -4,13 +4,13 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-use mainstay_net::{DialError, Fault};
+use mainstay_net::{DialError, DialFault};
 use pve_api::{Class, Error as PveError};
 
 /// Why a step did not end well.
 #[derive(Debug)]
 pub struct Failure {
-    pub kind: Kind,
+    pub kind: FailureKind,
     /// The whole story in one line.
     pub what: String,
     /// Our reading of the cause, where we have one.
@@ -22,7 +22,7 @@ pub struct Failure {
 
 /// The kind of a failure. It decides whether the step is tried again and, in the binary, the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum FailureKind {
     /// A privilege or credential is missing.
     Denied,
     /// Something that is not ours is in the way.
@@ -36,14 +36,14 @@ pub enum Kind {
     /// The deadline passed, the outcome is unknown.
     Unsettled,
     /// The world is not as the plan saw it any more: look and plan again.
-    Changed,
+    StalePlan,
     /// Everything else is done; what is left waits for something outside.
     Held,
     /// An invariant of ours broke.
     Bug,
 }
 
-impl Kind {
+impl FailureKind {
     /// As `--json` names it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -53,20 +53,20 @@ impl Kind {
             Self::Unreachable => "unreachable",
             Self::Failed => "failed",
             Self::Unsettled => "unsettled",
-            Self::Changed => "changed",
+            Self::StalePlan => "changed",
             Self::Held => "held",
             Self::Bug => "bug",
         }
     }
 
-    /// Another round may do better without anybody changing anything.
-    pub fn may_pass(self) -> bool {
-        matches!(self, Self::Unreachable | Self::Failed | Self::Unsettled | Self::Changed)
+    /// Another round may do better without a change by a person.
+    pub fn is_retryable(self) -> bool {
+        matches!(self, Self::Unreachable | Self::Failed | Self::Unsettled | Self::StalePlan)
     }
 }
 
 impl Failure {
-    pub fn new(kind: Kind, what: impl Into<String>) -> Self {
+    pub fn new(kind: FailureKind, what: impl Into<String>) -> Self {
         Self {
             kind,
             what: what.into(),
@@ -77,24 +77,24 @@ impl Failure {
     }
 
     pub fn conflict(what: impl Into<String>) -> Self {
-        Self::new(Kind::Conflict, what)
+        Self::new(FailureKind::Conflict, what)
     }
 
     pub fn refused(what: impl Into<String>) -> Self {
-        Self::new(Kind::Refused, what)
+        Self::new(FailureKind::Refused, what)
     }
 
-    pub fn changed(what: impl Into<String>) -> Self {
-        Self::new(Kind::Changed, what)
+    pub fn stale_plan(what: impl Into<String>) -> Self {
+        Self::new(FailureKind::StalePlan, what)
     }
 
     /// `what` did not happen in time; `seen` is what was last seen instead.
-    pub fn too_late(what: impl fmt::Display, limit: Duration, seen: impl Into<String>) -> Self {
+    pub fn timed_out(what: impl fmt::Display, limit: Duration, seen: impl Into<String>) -> Self {
         let seen = seen.into();
         let why = (!seen.is_empty()).then_some(seen);
         Self {
             why,
-            ..Self::new(Kind::Unsettled, format!("{what} within {}", minutes(limit)))
+            ..Self::new(FailureKind::Unsettled, format!("{what} within {}", minutes(limit)))
         }
     }
 
@@ -127,19 +127,32 @@ impl Failure {
         causes
     }
 
+    fn pve(&self) -> Option<&PveError> {
+        self.source.as_deref().and_then(|source| source.downcast_ref())
+    }
+
+    /// PVE did not get one of its own locks in time.
+    pub(crate) fn is_lock_timeout(&self) -> bool {
+        self.pve().and_then(PveError::class) == Some(&Class::LockTimeout)
+    }
+
+    /// PVE refused because the VM runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.pve().and_then(PveError::class) == Some(&Class::Running)
+    }
+
     /// The same action may be begun anew, since each looks before it acts.
     pub(crate) fn is_transient(&self) -> bool {
-        let pve = self.source.as_deref().and_then(|source| source.downcast_ref::<PveError>());
-        match pve {
+        match self.pve() {
             Some(PveError::NotSent { .. } | PveError::Unknown { .. }) => true,
-            Some(error) => error.class().is_some_and(passes),
+            Some(error) => error.class().is_some_and(is_transient),
             None => false,
         }
     }
 }
 
 /// Refusals that look different a little later.
-fn passes(class: &Class) -> bool {
+fn is_transient(class: &Class) -> bool {
     class.is_transient()
         || matches!(
             class,
@@ -163,9 +176,9 @@ impl StdError for Failure {
 impl From<DialError> for Failure {
     fn from(error: DialError) -> Self {
         let kind = if error.is_of_the_jump_host() {
-            Kind::Denied
+            FailureKind::Denied
         } else {
-            Kind::Unreachable
+            FailureKind::Unreachable
         };
         let mut failure = Self::new(kind, error.to_string());
         failure.help.extend(error.remedy());
@@ -175,16 +188,11 @@ impl From<DialError> for Failure {
 }
 
 /// The factory's no.
-impl From<talos_api::factory::FactoryError> for Failure {
-    fn from(error: talos_api::factory::FactoryError) -> Self {
-        let kind = if error.is_transient() {
-            Kind::Unreachable
-        } else {
-            Kind::Failed
-        };
-        let mut failure = Self::new(kind, error.to_string());
-        failure.help.extend(error.remedy());
-        failure.caused_by(error)
+impl From<mainstay_plan::DeriveError> for Failure {
+    fn from(error: mainstay_plan::DeriveError) -> Self {
+        let mut failure = Self::new(FailureKind::Refused, error.what);
+        failure.why = error.why;
+        failure
     }
 }
 
@@ -198,44 +206,49 @@ impl From<PveError> for Failure {
     }
 }
 
-fn read(error: &PveError) -> (Kind, String, Vec<String>) {
+fn read(error: &PveError) -> (FailureKind, String, Vec<String>) {
     let plain = |kind| (kind, error.to_string(), Vec::new());
     match error {
         PveError::NotSent { source, .. } => {
             let what = match source.dial().map(DialError::fault) {
-                Some(Fault::WrongPin { .. } | Fault::UnknownIssuer { .. } | Fault::WrongName { .. }) => {
+                Some(DialFault::WrongPin { .. } | DialFault::UnknownIssuer { .. } | DialFault::WrongName { .. }) => {
                     "the certificate of Proxmox VE is not the trusted one"
                 }
                 _ => "Proxmox VE cannot be reached",
             };
-            (Kind::Unreachable, what.into(), source.remedy().into_iter().collect())
+            (FailureKind::Unreachable, what.into(), source.remedy().into_iter().collect())
         }
         PveError::Unknown { .. } => (
-            Kind::Unsettled,
+            FailureKind::Unsettled,
             "Proxmox VE did not answer; the request may have been carried out".into(),
             Vec::new(),
         ),
-        PveError::Decode { .. } => plain(Kind::Bug),
+        PveError::Decode { .. } => plain(FailureKind::Bug),
         PveError::Refused(_) | PveError::TaskFailed(_) => match error.class() {
-            Some(Class::Denied | Class::RootOnly) => (Kind::Denied, error.to_string(), denied_help(error)),
+            Some(Class::Denied | Class::RootOnly) => (FailureKind::Denied, error.to_string(), denied_help(error)),
             Some(Class::Unauthenticated) => (
-                Kind::Denied,
+                FailureKind::Denied,
                 "Proxmox VE does not accept the token".into(),
                 vec!["check PROXMOX_VE_API_TOKEN: user@realm!name=secret".into()],
             ),
-            Some(Class::Exists) => plain(Kind::Conflict),
+            Some(Class::SecondFactor) => (
+                FailureKind::Denied,
+                "the user has a second factor".into(),
+                vec!["set PROXMOX_VE_OTP to the code that your authenticator shows now".into()],
+            ),
+            Some(Class::Exists) => plain(FailureKind::Conflict),
             Some(Class::NoQuorum) => (
-                Kind::Failed,
+                FailureKind::Failed,
                 "the Proxmox VE cluster has no quorum".into(),
                 vec!["bring its hosts back first: pvecm status".into()],
             ),
             Some(Class::Protected) => (
-                Kind::Refused,
+                FailureKind::Refused,
                 error.to_string(),
-                vec!["somebody protected this VM in Proxmox VE; take that out there if it is meant to go".into()],
+                vec!["this VM has Proxmox VE's protection flag; clear the flag there if the VM is to be deleted".into()],
             ),
-            Some(Class::Invalid) => plain(Kind::Bug),
-            _ => plain(Kind::Failed),
+            Some(Class::Invalid) => plain(FailureKind::Bug),
+            _ => plain(FailureKind::Failed),
         },
     }
 }

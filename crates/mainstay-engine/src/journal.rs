@@ -7,15 +7,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::disk::Disk;
-use crate::event::Events;
+use crate::event::EventSink;
+use crate::files::FileStore;
 
 /// The journal of one cluster: lines of JSON, gone when everything is settled.
 #[derive(Clone)]
 pub struct Journal {
-    disk: Arc<dyn Disk>,
+    disk: Arc<dyn FileStore>,
     path: PathBuf,
-    events: Events,
+    events: EventSink,
     /// Told once: a full disk is no reason to stop, and none to repeat oneself.
     failed: Arc<std::sync::atomic::AtomicBool>,
 }
@@ -23,7 +23,7 @@ pub struct Journal {
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "kebab-case")]
-pub enum Entry {
+pub enum JournalEntry {
     /// A request is about to be sent.
     Begin { step: String, subject: String },
     /// PVE works on it.
@@ -40,7 +40,7 @@ pub enum Entry {
 
 impl Journal {
     /// `folder` is the program's state directory.
-    pub fn open(disk: Arc<dyn Disk>, folder: &std::path::Path, cluster: Uuid, events: Events) -> Self {
+    pub fn open(disk: Arc<dyn FileStore>, folder: &std::path::Path, cluster: Uuid, events: EventSink) -> Self {
         Self {
             disk,
             path: folder.join(format!("{cluster}.journal")),
@@ -49,7 +49,7 @@ impl Journal {
         }
     }
 
-    pub fn write(&self, entry: &Entry) {
+    pub fn write(&self, entry: &JournalEntry) {
         let line = serde_json::to_string(entry).expect("an entry is plain data");
         if let Err(error) = self.disk.append(&self.path, &line)
             && !self.failed.swap(true, std::sync::atomic::Ordering::Relaxed)
@@ -62,7 +62,7 @@ impl Journal {
     }
 
     /// What earlier runs left. A line that was cut short is no line.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<JournalEntry> {
         let content = self.disk.read(&self.path).ok().flatten().unwrap_or_default();
         String::from_utf8_lossy(&content)
             .lines()
@@ -73,7 +73,7 @@ impl Journal {
     /// Volumes that mainstay made. One that another VMID owns is never ours, whatever is written here.
     pub fn made_volumes(&self) -> BTreeSet<String> {
         let volumes = |entry| {
-            if let Entry::Made { vmid, volumes } = entry {
+            if let JournalEntry::Made { vmid, volumes } = entry {
                 let own = |volume: &String| mainstay_plan::volume_owner(volume) == Some(vmid);
                 volumes.into_iter().filter(own).collect()
             } else {
@@ -86,7 +86,7 @@ impl Journal {
     /// Tasks that were to make disks. What one of them made is in its log, also where the run that sent it was killed.
     pub fn fills(&self) -> Vec<String> {
         let fill = |entry| match entry {
-            Entry::Task { step, upid, .. } if step == "machine.fill" => Some(upid),
+            JournalEntry::Task { step, upid, .. } if step == "machine.fill" => Some(upid),
             _ => None,
         };
         self.entries().into_iter().filter_map(fill).collect()
@@ -112,16 +112,16 @@ impl std::fmt::Debug for Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::MemoryDisk;
+    use crate::files::MemoryFiles;
 
-    fn journal(disk: &Arc<MemoryDisk>) -> Journal {
-        Journal::open(disk.clone(), "state".as_ref(), Uuid::nil(), Events::unheard())
+    fn journal(disk: &Arc<MemoryFiles>) -> Journal {
+        Journal::open(disk.clone(), "state".as_ref(), Uuid::nil(), EventSink::discard())
     }
 
     #[test]
     fn the_next_run_reads_what_this_one_wrote() {
-        let disk = Arc::new(MemoryDisk::default());
-        let entry = Entry::Made {
+        let disk = Arc::new(MemoryFiles::default());
+        let entry = JournalEntry::Made {
             vmid: 3001,
             volumes: vec!["local-lvm:vm-3001-disk-0".into(), "ceph:vm-9999-pvc-1".into()],
         };
@@ -135,8 +135,8 @@ mod tests {
 
     #[test]
     fn a_line_cut_short_by_a_crash_is_passed_over() {
-        let disk = Arc::new(MemoryDisk::default());
-        let entry = Entry::Begin {
+        let disk = Arc::new(MemoryFiles::default());
+        let entry = JournalEntry::Begin {
             step: "machine.claim".into(),
             subject: "prod-w-1".into(),
         };
@@ -151,14 +151,14 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_told_once_and_stops_nothing() {
-        let disk = Arc::new(MemoryDisk::default());
+        let disk = Arc::new(MemoryFiles::default());
         disk.set_full(true);
         let told = Arc::new(std::sync::Mutex::new(0));
         let count = told.clone();
-        let events = Events::new(move |_| *count.lock().expect("counts") += 1);
+        let events = EventSink::new(move |_| *count.lock().expect("counts") += 1);
         let journal = Journal::open(disk, "state".as_ref(), Uuid::nil(), events);
         for _ in 0..3 {
-            journal.write(&Entry::Begin {
+            journal.write(&JournalEntry::Begin {
                 step: "machine.claim".into(),
                 subject: "prod-w-1".into(),
             });

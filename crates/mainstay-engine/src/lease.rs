@@ -1,7 +1,7 @@
-//! Who works on the cluster: a line in the mark of its first machine. It is taken before anything is done to a cluster that is there,
-//! and whoever would take something down or away does not begin without it: two who each spare one control plane spare none, and what
-//! one frees the other may just have made under the same name. What makes things does without, since a lease cannot be written exactly
-//! when things break.
+//! The lease: which run works on the cluster, as a line in the mark of the cluster's first machine. It is taken before anything is done
+//! to an existing cluster. Steps that stop or remove something do not begin without it: two concurrent runs could each decide that one
+//! control plane can be spared, and together take two; and one run could free a volume that the other has just made under the same name.
+//! Steps that create something need no lease, because a lease often cannot be written exactly when a host or storage is broken.
 
 use std::time::Duration;
 
@@ -10,57 +10,60 @@ use mainstay_plan::{Action, Lease, Mark, Observed, Ownership, Plan, Vm, VmRef, o
 use pve_api::{Description, qemu};
 use uuid::Uuid;
 
-use crate::act::Place;
-use crate::converge::Run;
-use crate::derive;
+use crate::act::VmLocation;
+use crate::clients::Clients;
 use crate::failure::Failure;
 use crate::limits::Limits;
-use crate::site::Site;
 
 /// A lease that is not renewed ends after this.
 const LASTS: Duration = Duration::from_secs(120);
-const RENEWED: Duration = Duration::from_secs(45);
+const RENEWED: Duration = Duration::from_secs(60);
 /// The machine that is to carry it may be a moment from being made.
 const TRIED_AGAIN: Duration = Duration::from_secs(2);
-/// How often it is tried to take it: each time somebody else may have edited the machine in between.
+/// How often it is tried to take it: another client may edit the machine between our read and our write.
 const ATTEMPTS: u32 = 5;
 
 /// Who asks: `user@machine`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder(String);
+pub struct LeaseHolder(String);
 
-impl Holder {
+impl LeaseHolder {
     pub fn new(user: &str, machine: &str) -> Self {
         let clean = |part: &str| part.chars().filter(char::is_ascii_graphic).collect::<String>();
         Self(format!("{}@{}", clean(user), clean(machine)))
     }
 }
 
-/// The lease of somebody else that still holds.
-pub fn held_by_another(observed: &Observed, cluster_id: Uuid, holder: &Holder, now: Timestamp) -> Option<Lease> {
+/// The lease of another run that still holds.
+pub fn held_by_another(observed: &Observed, cluster_id: Uuid, holder: &LeaseHolder, now: Timestamp) -> Option<Lease> {
     observed.held_by(cluster_id, now).filter(|lease| lease.who != holder.0)
 }
 
+/// Which run asks for the lease of which cluster.
+#[derive(Debug, Clone)]
+pub struct LeaseRequest {
+    pub cluster_id: Uuid,
+    pub holder: LeaseHolder,
+    /// A lease of another run is overwritten.
+    pub takes_over: bool,
+    pub since: Timestamp,
+}
+
 /// The machine that carries the lease of a cluster.
-pub struct Carrier {
+pub struct LeaseVm {
     vm: VmRef,
     /// Else it is yet to be made.
     is_there: bool,
-    cluster_id: Uuid,
-    holder: Holder,
-    /// The lease of somebody else is no reason to stop.
-    takes_over: bool,
-    since: Timestamp,
+    request: LeaseRequest,
 }
 
-impl Carrier {
+impl LeaseVm {
     /// The machine with the lowest VMID that is ours beyond doubt and can be written on, better one that stays; in a new cluster, the
     /// first that will be.
-    pub fn of(plan: &Plan, run: &Run<'_>, observed: &Observed) -> Option<Self> {
-        let cluster_id = derive::cluster_id(run.secrets?);
+    pub fn of(plan: &Plan, request: LeaseRequest, observed: &Observed) -> Option<Self> {
         let vms = observed.vms.yes()?.values();
         let is_free = |vm: &&Vm| vm.config.yes().is_some_and(|config| config.lock.is_none());
-        let ours = vms.filter(|vm| matches!(ownership(vm, cluster_id, None), Ownership::Ours(_)));
+        let ours = vms.filter(|vm| matches!(ownership(vm, request.cluster_id, None), Ownership::Ours(_)));
         let goes = |vm: &Vm| {
             plan.removals()
                 .any(|step| step.action.info().vm.is_some_and(|gone| gone.vmid == vm.vmid))
@@ -73,23 +76,24 @@ impl Carrier {
         Some(Self {
             is_there: there.is_some(),
             vm: there.or_else(|| first_claimed(plan))?,
-            cluster_id,
-            holder: run.holder.clone(),
-            takes_over: run.despite_lease,
-            since: run.site.env.wall.now(),
+            request,
         })
     }
 
-    /// The lease of somebody else that this mark carries, if we may not write over it.
+    /// The lease of another run that this mark carries, if we may not overwrite it.
     fn taken(&self, mark: &Mark, now: Timestamp) -> Option<Lease> {
-        let another = |lease: &&Lease| lease.holds(now) && lease.who != self.holder.0;
-        mark.lease.as_ref().filter(another).filter(|_| !self.takes_over).cloned()
+        let another = |lease: &&Lease| lease.holds(now) && lease.who != self.request.holder.0;
+        mark.lease
+            .as_ref()
+            .filter(another)
+            .filter(|_| !self.request.takes_over)
+            .cloned()
     }
 
     fn lease(&self, now: Timestamp) -> Lease {
         Lease {
-            who: self.holder.0.clone(),
-            since: self.since,
+            who: self.request.holder.0.clone(),
+            since: self.request.since,
             until: now + LASTS,
         }
     }
@@ -105,8 +109,8 @@ fn first_claimed(plan: &Plan) -> Option<VmRef> {
         .min_by_key(|vm| vm.vmid)
 }
 
-/// Takes the lease, before anything is done. `Some`: somebody else was faster. Nothing to take where no machine is yet.
-pub async fn take(site: &Site, limits: &Limits, carrier: &Carrier) -> Result<Option<Lease>, Failure> {
+/// Takes the lease, before anything is done. `Some`: another run was faster. Nothing to take where no machine is yet.
+pub async fn take(site: &Clients, limits: &Limits, carrier: &LeaseVm) -> Result<Option<Lease>, Failure> {
     if !carrier.is_there {
         return Ok(None);
     }
@@ -114,13 +118,13 @@ pub async fn take(site: &Site, limits: &Limits, carrier: &Carrier) -> Result<Opt
         if let Ok(taken) = renew(site, limits, carrier).await {
             return Ok(taken);
         }
-        tokio::time::sleep(site.jitter(TRIED_AGAIN)).await;
+        tokio::time::sleep(site.jitter.pause(TRIED_AGAIN)).await;
     }
     renew(site, limits, carrier).await
 }
 
-/// Renews the lease as long as it is polled. Ends when somebody else has it.
-pub async fn keep(site: &Site, limits: &Limits, carrier: &Carrier) -> Lease {
+/// Renews the lease as long as it is polled. Ends when another run has it.
+pub async fn keep(site: &Clients, limits: &Limits, carrier: &LeaseVm) -> Lease {
     if carrier.is_there {
         tokio::time::sleep(RENEWED).await;
     }
@@ -136,23 +140,22 @@ pub async fn keep(site: &Site, limits: &Limits, carrier: &Carrier) -> Lease {
     }
 }
 
-async fn renew(site: &Site, limits: &Limits, carrier: &Carrier) -> Result<Option<Lease>, Failure> {
+async fn renew(site: &Clients, limits: &Limits, carrier: &LeaseVm) -> Result<Option<Lease>, Failure> {
     write(site, limits, carrier, Some(carrier.lease(site.env.wall.now()))).await
 }
 
 /// Takes the lease off.
-pub async fn release(site: &Site, limits: &Limits, carrier: &Carrier) {
+pub async fn release(site: &Clients, limits: &Limits, carrier: &LeaseVm) {
     let _ = write(site, limits, carrier, None).await;
 }
 
-/// Compare-and-set on what was just read: an edit by somebody else in between wins. `Some`: the lease is somebody else's.
-async fn write(site: &Site, limits: &Limits, carrier: &Carrier, lease: Option<Lease>) -> Result<Option<Lease>, Failure> {
+/// Compare-and-set on what was just read: an edit by another client in between wins. `Some`: another run holds the lease.
+async fn write(site: &Clients, limits: &Limits, carrier: &LeaseVm, lease: Option<Lease>) -> Result<Option<Lease>, Failure> {
     let vm = &carrier.vm;
-    let _slot = limits.vm(vm.vmid).await;
-    let (place, config) = Place::config(site, vm).await?;
+    let (location, config) = VmLocation::config(site, vm).await?;
     let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
-    let Some(mark) = Mark::parse(before).filter(|mark| mark.cluster_id == carrier.cluster_id) else {
-        return Err(Failure::changed(format!("{vm} lost its mark")));
+    let Some(mark) = Mark::parse(before).filter(|mark| mark.cluster_id == carrier.request.cluster_id) else {
+        return Err(Failure::stale_plan(format!("{vm} lost its mark")));
     };
     if let Some(taken) = carrier.taken(&mark, site.env.wall.now()) {
         return Ok(Some(taken));
@@ -165,7 +168,9 @@ async fn write(site: &Site, limits: &Limits, carrier: &Carrier, lease: Option<Le
         digest: config.digest,
         ..qemu::Change::default()
     };
-    change.set.description = Some(crate::act::named(&after)?);
-    site.pve.call(qemu::set(&place.host, place.vmid, &change)).await?;
+    change.set.description = Some(crate::pve_config::parse_name(&after)?);
+    // Steps on this machine come first. If one of them changes it meanwhile, the digest refuses this write.
+    let _slot = limits.vm(vm.vmid).await;
+    site.pve.call(qemu::set(&location.host, location.vmid, &change)).await?;
     Ok(None)
 }

@@ -1,6 +1,6 @@
 //! Looks at the world: Proxmox VE first, then every machine that runs, all at once. Changes nothing.
 
-mod guests;
+mod cluster;
 mod pve;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,17 +9,19 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use mainstay_net::{Target, dial_within};
-use mainstay_plan::{Answer, Observed, Power, Seen, Vm};
+use mainstay_plan::{ClusterSecrets, GuestConfig, Observed, OpenPorts, Pins, PowerState, Seen, Vm, derive};
 use mainstay_spec::Spec;
 use pve_api::access::Permissions;
 use uuid::Uuid;
 
+use crate::addresses::AddressBook;
+use crate::clients::Clients;
 use crate::failure::Failure;
-use crate::site::Site;
+use crate::guest;
 
-pub use pve::{LOG_LINES, all_uses, made_in, slot, volume_uses};
+pub use pve::{LOG_LINES, all_uses, made_in, volume_uses_with};
 
-/// How long somebody may take to answer on an address that should be free. On one network an answer takes milliseconds.
+/// How long a foreign machine may take to answer on an address that should be free. On one network an answer takes milliseconds.
 const PROBE: Duration = Duration::from_millis(1500);
 
 /// Talos and Kubernetes: the only ports that are ever tried on an address that may be a stranger's.
@@ -27,12 +29,12 @@ const PROBED_PORTS: [u16; 2] = [50000, 6443];
 
 /// What concerns one cluster.
 #[derive(Debug)]
-pub struct Scope<'a> {
+pub struct ObserveScope<'a> {
     pub cluster_id: Option<Uuid>,
     /// VMIDs that are wanted.
     pub vmids: BTreeSet<u32>,
     /// Machines that are wanted, and where.
-    pub addresses: BTreeMap<String, Ipv4Addr>,
+    pub addresses: AddressBook,
     pub control_planes: BTreeSet<String>,
     pub vip: Option<Ipv4Addr>,
     pub pool: Option<&'a str>,
@@ -40,52 +42,56 @@ pub struct Scope<'a> {
     pub images: Option<&'a str>,
     /// Everything is to go, so that the snapshots of every machine are read.
     pub removes_all: bool,
+    /// The configs that running guests are compared with come from these.
+    pub compare: Option<(&'a Spec, &'a ClusterSecrets)>,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> ObserveScope<'a> {
     pub fn of(spec: &'a Spec, cluster_id: Option<Uuid>) -> Self {
         Self {
             cluster_id,
             vmids: spec.machines.iter().map(|machine| machine.vmid).collect(),
-            addresses: spec
-                .machines
-                .iter()
-                .map(|machine| (machine.name.to_string(), machine.address))
-                .collect(),
+            addresses: AddressBook::of_file(spec),
             control_planes: spec.control_planes().map(|machine| machine.name.to_string()).collect(),
             vip: spec.network.vip,
             pool: spec.datacenter.pool.as_ref().map(AsRef::as_ref),
             images: spec.datacenter.storage.images.as_ref().map(AsRef::as_ref),
             removes_all: false,
+            compare: None,
         }
     }
 }
 
 /// What was seen, and what the token may do.
 #[derive(Debug)]
-pub struct Sight {
+pub struct Observation {
     pub observed: Observed,
+    /// Where the machines are.
+    pub addresses: AddressBook,
+    pub pins: Pins,
     pub permissions: Permissions,
 }
 
 /// One look at everything. Fails only where nothing could be said at all.
-pub async fn observe(site: &Site, scope: &Scope<'_>) -> Result<Sight, Failure> {
+pub async fn observe(site: &Clients, scope: &ObserveScope<'_>) -> Result<Observation, Failure> {
     let noted = pve::Noted {
         made: site.journal.made_volumes(),
         fills: site.journal.fills().iter().filter_map(|upid| upid.parse().ok()).collect(),
     };
-    // Nobody's business waits for silence: the addresses are tried while Proxmox VE answers.
-    let (datacenter, answers) = tokio::join!(pve::look(&site.pve, scope, &noted), probe_all(site, scope));
+    // An address that does not answer takes the whole timeout, so the addresses are tried while Proxmox VE answers.
+    let (datacenter, mut answers) = tokio::join!(pve::look(&site.pve, &site.facts, scope, &noted), probe_all(site, scope));
     let mut datacenter = datacenter?;
-    let mut running = machines_that_run(&datacenter.vms, scope);
-    if answers.iter().any(|answer| is_strange(answer, scope, &running)) {
+    let mut running = running_machines(&datacenter.vms, scope);
+    if answers.iter().any(|answer| is_foreign_answer(answer, scope, &running)) {
         pve::ask_hosts_for_power(&site.pve, &mut datacenter.vms).await;
-        running = machines_that_run(&datacenter.vms, scope);
+        running = running_machines(&datacenter.vms, scope);
     }
-    let guests = guests::look(site, scope, &running).await;
-    let mut answers = answers;
-    answers.retain(|address, seen| seen.yes().is_none() || is_strange((address, seen), scope, &running));
-    let observed = Observed {
+    let mut addresses = scope.addresses.clone();
+    if let Some(cluster_id) = scope.cluster_id {
+        addresses.add_vms(&datacenter.vms, cluster_id);
+    }
+    answers.retain(|address, seen| seen.yes().is_none() || is_foreign_answer((address, seen), scope, &running));
+    let mut observed = Observed {
         pve: datacenter.version,
         quorate: datacenter.quorate,
         token: datacenter.token,
@@ -94,20 +100,48 @@ pub async fn observe(site: &Site, scope: &Scope<'_>) -> Result<Sight, Failure> {
         leftovers: datacenter.leftovers,
         lost: datacenter.lost,
         images: datacenter.images,
-        talos: guests.talos,
-        etcd: guests.etcd,
+        guests: BTreeMap::new(),
+        etcd: Seen::No,
         answers,
-        kubernetes: guests.kubernetes,
+        kubernetes: Seen::No,
         tasks: datacenter.tasks,
     };
-    Ok(Sight {
+    let (pins, configs) = wanted_configs(site, scope, &observed).await?;
+    let guests = cluster::look(site, scope, &addresses, &configs, &running).await;
+    (observed.guests, observed.etcd, observed.kubernetes) = (guests.guests, guests.etcd, guests.kubernetes);
+    Ok(Observation {
         observed,
+        addresses,
+        pins,
         permissions: datacenter.permissions,
     })
 }
 
-/// Somebody answers where no machine of ours runs that could.
-fn is_strange(answer: (&Ipv4Addr, &Seen<Answer>), scope: &Scope<'_>, running: &BTreeMap<String, Ipv4Addr>) -> bool {
+/// The configs that running guests are compared with. Versions come from the marks here, because no guest was asked yet.
+async fn wanted_configs(
+    clients: &Clients,
+    scope: &ObserveScope<'_>,
+    observed: &Observed,
+) -> Result<(Pins, BTreeMap<String, GuestConfig>), Failure> {
+    let Some((spec, secrets)) = scope.compare else {
+        return Ok((Pins::default(), BTreeMap::new()));
+    };
+    let versions = derive::versions(spec, Some(observed), Some(secrets))?;
+    let pins = guest::pins(&clients.guests, spec, &versions).await?;
+    let configs = if guest::compares_files(&clients.guests) {
+        derive::configs(spec, secrets, &versions, &pins)?
+    } else {
+        BTreeMap::new()
+    };
+    Ok((pins, configs))
+}
+
+/// A machine answers where no machine of ours runs that could.
+fn is_foreign_answer(
+    answer: (&Ipv4Addr, &Seen<OpenPorts>),
+    scope: &ObserveScope<'_>,
+    running: &BTreeMap<String, Ipv4Addr>,
+) -> bool {
     let (address, Seen::Yes(_)) = answer else { return false };
     let ours = running.values().any(|taken| taken == address);
     let our_vip = scope.vip == Some(*address) && !running.is_empty();
@@ -115,7 +149,7 @@ fn is_strange(answer: (&Ipv4Addr, &Seen<Answer>), scope: &Scope<'_>, running: &B
 }
 
 /// Machines of ours that have power, by name and address: those of the file, and those that only their mark still knows.
-fn machines_that_run(vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>) -> BTreeMap<String, Ipv4Addr> {
+fn running_machines(vms: &Seen<BTreeMap<u32, Vm>>, scope: &ObserveScope<'_>) -> BTreeMap<String, Ipv4Addr> {
     let Some(cluster_id) = scope.cluster_id else {
         return BTreeMap::new();
     };
@@ -124,7 +158,7 @@ fn machines_that_run(vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>) -> BTreeM
         .yes()
         .into_iter()
         .flat_map(BTreeMap::values)
-        .filter(|vm| vm.power != Power::Stopped)
+        .filter(|vm| vm.power != PowerState::Stopped)
     {
         let Some(mark) = vm
             .config
@@ -136,7 +170,6 @@ fn machines_that_run(vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>) -> BTreeM
         let address = scope
             .addresses
             .get(&mark.machine)
-            .copied()
             .or_else(|| vm.config.yes()?.address.map(|net| net.addr()));
         if let (true, Some(address)) = (mark.cluster_id == cluster_id, address) {
             running.insert(mark.machine, address);
@@ -146,13 +179,17 @@ fn machines_that_run(vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>) -> BTreeM
 }
 
 /// Who answers on the addresses that we want.
-async fn probe_all(site: &Site, scope: &Scope<'_>) -> BTreeMap<Ipv4Addr, Seen<Answer>> {
-    let wanted: BTreeSet<Ipv4Addr> = scope.addresses.values().copied().chain(scope.vip).collect();
+async fn probe_all(site: &Clients, scope: &ObserveScope<'_>) -> BTreeMap<Ipv4Addr, Seen<OpenPorts>> {
+    // Who removes machines needs no address to be free.
+    if scope.removes_all {
+        return BTreeMap::new();
+    }
+    let wanted: BTreeSet<Ipv4Addr> = scope.addresses.wanted().chain(scope.vip).collect();
     let found = join_all(wanted.iter().map(|address| probe(site, *address))).await;
     wanted.into_iter().zip(found).collect()
 }
 
-async fn probe(site: &Site, address: Ipv4Addr) -> Seen<Answer> {
+async fn probe(site: &Clients, address: Ipv4Addr) -> Seen<OpenPorts> {
     let tries = PROBED_PORTS.map(|port| async move {
         let target = Target {
             host: address.to_string(),
@@ -164,6 +201,6 @@ async fn probe(site: &Site, address: Ipv4Addr) -> Seen<Answer> {
     if ports.is_empty() {
         Seen::No
     } else {
-        Seen::Yes(Answer { ports })
+        Seen::Yes(OpenPorts { ports })
     }
 }

@@ -101,7 +101,7 @@ fn host_names(spec: &Spec, observed: Option<&Observed>) -> BTreeSet<String> {
     named
 }
 
-/// The pveum commands that grant this to somebody: `user@realm`, or `user@realm!token`.
+/// The pveum commands that grant this to a user or token: `user@realm`, or `user@realm!token`.
 pub fn commands(grants: &[Grant], to: &str) -> Vec<String> {
     let mut roles: BTreeMap<BTreeSet<String>, String> = BTreeMap::new();
     let mut lines = Vec::new();

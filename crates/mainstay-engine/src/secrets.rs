@@ -4,19 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use mainstay_net::{Entropy, Env, Identity as TlsIdentity, Secret};
+use mainstay_net::{Entropy, Env};
+use mainstay_plan::ClusterSecrets;
 use sops_file::{CreationRules, Filter, Identity, Recipient, Rule};
-use talos_api::Access;
-use talos_config::access::{DEFAULT_LIFETIME, kubernetes_admin, talos_identity};
 use talos_config::versions::Contract;
-use talos_config::{BundleError, PkiError, Secrets, ServiceAccountKey, TalosRole};
+use talos_config::{BundleError, PkiError, Secrets, ServiceAccountKey};
 
-use crate::disk::Disk;
-use crate::site::Keys;
+use crate::files::FileStore;
 
 /// Where the secrets of one cluster are, and the keys that open them.
 pub struct SecretsFile {
-    disk: Arc<dyn Disk>,
+    disk: Arc<dyn FileStore>,
     path: PathBuf,
     identities: Vec<Identity>,
 }
@@ -44,7 +42,7 @@ impl SecretsFile {
         cluster_file.with_file_name(format!("{stem}.secrets.yaml"))
     }
 
-    pub fn new(disk: Arc<dyn Disk>, path: PathBuf, identities: Vec<Identity>) -> Self {
+    pub fn new(disk: Arc<dyn FileStore>, path: PathBuf, identities: Vec<Identity>) -> Self {
         Self { disk, path, identities }
     }
 
@@ -53,7 +51,7 @@ impl SecretsFile {
     }
 
     /// `None` when there is no file yet. A file that is there but cannot be opened is an error, never an invitation to make another.
-    pub fn load(&self) -> Result<Option<Secrets>, SecretsError> {
+    pub fn load(&self) -> Result<Option<ClusterSecrets>, SecretsError> {
         let Some(content) = self.disk.read(&self.path).map_err(|source| SecretsError::Read {
             path: self.path.clone(),
             source,
@@ -62,8 +60,7 @@ impl SecretsFile {
             return Ok(None);
         };
         let opened = sops_file::decrypt(&content, &self.identities).map_err(|source| self.sops(source))?;
-        let secrets = Secrets::from_talosctl_yaml(opened.text()).map_err(|source| self.bundle(source))?;
-        secrets.validate().map_err(|source| self.bundle(source))?;
+        let secrets = ClusterSecrets::from_yaml(opened.text()).map_err(|source| self.bundle(source))?;
         Ok(Some(secrets))
     }
 
@@ -77,15 +74,16 @@ impl SecretsFile {
     }
 
     /// The secrets of a new cluster, in memory.
-    pub fn make(env: &Env, contract: Contract, service_account: ServiceAccountKey) -> Result<Secrets, SecretsError> {
+    pub fn make(env: &Env, contract: Contract, service_account: ServiceAccountKey) -> Result<ClusterSecrets, SecretsError> {
         let mut rng = env.entropy.fork("secrets").rng();
-        Ok(Secrets::generate(&mut rng, env.wall.now(), contract, service_account)?)
+        let secrets = Secrets::generate(&mut rng, env.wall.now(), contract, service_account)?;
+        Ok(ClusterSecrets::talos(secrets))
     }
 
     /// Writes a bundle, encrypted, where no file is.
-    pub fn store(&self, secrets: &Secrets, readers: &Rule, now: Timestamp, entropy: &Entropy) -> Result<(), SecretsError> {
+    pub fn store(&self, secrets: &ClusterSecrets, readers: &Rule, now: Timestamp, entropy: &Entropy) -> Result<(), SecretsError> {
         let mut rng = entropy.fork("secrets file").rng();
-        let text = secrets.to_talosctl_yaml();
+        let text = secrets.to_yaml();
         let sealed =
             sops_file::encrypt(&text, &readers.recipients, &readers.filter, now, &mut rng).map_err(|source| self.sops(source))?;
         self.disk
@@ -121,23 +119,4 @@ pub fn readers(rules: Option<(&CreationRules, &str)>, identities: &[Identity]) -
         recipients: identities.iter().map(Identity::recipient).collect::<Vec<Recipient>>(),
         filter: Filter::default(),
     }))
-}
-
-/// What opens the cluster's machines and API, minted offline.
-pub fn keys(env: &Env, secrets: &Secrets) -> Result<Keys, PkiError> {
-    let mut rng = env.entropy.fork("client certificates").rng();
-    let now = env.wall.now();
-    let talos = talos_identity(secrets, &[TalosRole::Admin].into(), DEFAULT_LIFETIME, now, &mut rng)?;
-    let kubernetes = kubernetes_admin(secrets, DEFAULT_LIFETIME, now, &mut rng)?;
-    let identity = |minted: talos_config::ClientIdentity| TlsIdentity {
-        cert_pem: minted.certificate,
-        key_pem: Secret::new(minted.pkcs8_key.to_string()),
-    };
-    let access = Access::new(env, secrets.os_ca().to_owned(), identity(talos));
-    Ok(Keys::new(
-        env,
-        access,
-        secrets.kubernetes_ca().to_owned(),
-        identity(kubernetes),
-    ))
 }

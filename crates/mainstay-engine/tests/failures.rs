@@ -5,7 +5,7 @@
 use crate::days::once::{Then, befalls_once, on_small_stage};
 use crate::days::shape::Shape;
 use crate::stage::{Stage, on_stage, settled};
-use mainstay_engine::{Disk, Event, RunError, StepEvent, Told};
+use mainstay_engine::{Event, EventRecord, FileStore, RunError, StepEvent};
 use mainstay_sim::WorldSpec;
 use pve_sim::faults::{Fault, Rule};
 use pve_sim::{Observer, Seen};
@@ -55,7 +55,7 @@ fn reads(call: &str, fault: Fault) -> String {
 
 /// The failures of a run as the report prints them: what, why, causes and remedy.
 fn told(error: &RunError) -> String {
-    let RunError::Failed { failed, .. } = error else {
+    let RunError::StepsFailed { failed, .. } = error else {
         return format!("{error:?}");
     };
     let one = |failure: &mainstay_engine::Failure| {
@@ -103,7 +103,7 @@ fn a_stranger_who_takes_our_vmid_at_the_last_moment_keeps_it() {
     });
 }
 
-/// Tells when somebody has looked for free VMIDs.
+/// Notifies when free VMIDs were looked for.
 #[derive(Default)]
 struct Intruder {
     asked: tokio::sync::Notify,
@@ -175,7 +175,7 @@ fn an_import_of_twenty_five_minutes_is_waited_for_and_told_of() {
         let told = waits(stage);
         assert!(
             told.iter()
-                .any(|what| what.starts_with("transferred") && what.ends_with("(50.00%)")),
+                .any(|what| what.starts_with("copied 22") && what.ends_with(" of 4403 MB, 8 MB/s")),
             "{told:?}"
         );
         assert!(stage.plan(&file).await.steps.is_empty());
@@ -189,7 +189,7 @@ fn imports(seen: &Seen) -> bool {
 /// What was waited for, in the order in which it was told.
 fn waits(stage: &Stage) -> Vec<String> {
     let told = stage.told.lock().expect("reads");
-    let wait = |told: &Told| match &told.event {
+    let wait = |told: &EventRecord| match &told.event {
         Event::Step {
             now: StepEvent::Wait { what, .. },
             ..
@@ -376,16 +376,20 @@ fn a_machine_goes_with_what_it_names_and_is_taken_out_of_nothing() {
 fn image_and_installer_are_of_one_schematic_and_addresses_are_the_files_own() {
     on_small_stage(async |stage, life| {
         let spec = stage.spec(&life.file);
-        let versions = mainstay_engine::derive::versions(&spec, None, None).expect("versions");
-        let image = mainstay_engine::derive::image(&spec, &versions);
+        let versions = mainstay_plan::derive::versions(&spec, None, None).expect("versions");
+        let image = mainstay_plan::derive::image(&spec, &versions, &mainstay_plan::Pins::default()).expect("an image");
         assert!(
-            image.file.contains("nocloud") && image.url.contains(&image.schematic),
+            image.file.contains("nocloud") && image.url.contains(&image.schematic.as_ref().expect("a schematic").id),
             "{image:?}"
         );
-        let configs = mainstay_engine::derive::configs(&spec, &stage.secrets, &versions).expect("configs");
+        let configs =
+            mainstay_plan::derive::configs(&spec, &stage.secrets, &versions, &mainstay_plan::Pins::default()).expect("configs");
         for config in configs.values() {
             let config = config.expose();
-            assert!(config.contains(&format!("nocloud-installer/{}:v1.13.9", image.schematic)));
+            assert!(config.contains(&format!(
+                "nocloud-installer/{}:v1.13.9",
+                image.schematic.as_ref().expect("a schematic").id
+            )));
             assert!(config.contains("validSubnets") && !config.contains("dhcp: true"));
         }
     });

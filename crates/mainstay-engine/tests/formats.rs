@@ -4,26 +4,26 @@
 
 use std::sync::Arc;
 
-use mainstay_engine::{Disk, Entry, Events, Journal, MemoryDisk, SecretsFile, derive};
+use mainstay_engine::{EventSink, FileStore, Journal, JournalEntry, MemoryFiles, SecretsFile};
 use sops_file::Identity;
 use uuid::Uuid;
 
 const JOURNAL: &str = include_str!("golden/journal-0.jsonl");
 
-fn journal(disk: &Arc<MemoryDisk>) -> Journal {
-    Journal::open(disk.clone(), "state".as_ref(), Uuid::nil(), Events::unheard())
+fn journal(disk: &Arc<MemoryFiles>) -> Journal {
+    Journal::open(disk.clone(), "state".as_ref(), Uuid::nil(), EventSink::discard())
 }
 
-fn entries() -> Vec<Entry> {
+fn entries() -> Vec<JournalEntry> {
     let (step, subject) = ("machine.fill".to_owned(), "prod-w-1".to_owned());
     let upid = "UPID:pve1:0000C530:001C9BEC:692D2E0A:qmconfig:3001:root@pam!mainstay:".to_owned();
     vec![
-        Entry::Begin {
+        JournalEntry::Begin {
             step: step.clone(),
             subject: subject.clone(),
         },
-        Entry::Task { step, subject, upid },
-        Entry::Delete {
+        JournalEntry::Task { step, subject, upid },
+        JournalEntry::Delete {
             machine: "prod-w-1".to_owned(),
             vmid: 3001,
             volumes: vec![
@@ -36,7 +36,7 @@ fn entries() -> Vec<Entry> {
 
 #[test]
 fn a_journal_without_a_version_is_read() {
-    let disk = Arc::new(MemoryDisk::default());
+    let disk = Arc::new(MemoryFiles::default());
     let path = format!("state/{}.journal", Uuid::nil());
     disk.write(path.as_ref(), JOURNAL.as_bytes()).expect("writes");
     assert_eq!(journal(&disk).entries(), entries());
@@ -44,7 +44,7 @@ fn a_journal_without_a_version_is_read() {
 
 #[test]
 fn a_journal_is_written_as_it_was() {
-    let disk = Arc::new(MemoryDisk::default());
+    let disk = Arc::new(MemoryFiles::default());
     entries().iter().for_each(|entry| journal(&disk).write(entry));
     let path = format!("state/{}.journal", Uuid::nil());
     let written = disk.read(path.as_ref()).expect("reads").expect("a file");
@@ -53,7 +53,7 @@ fn a_journal_is_written_as_it_was() {
 
 #[test]
 fn what_an_earlier_version_noted_at_a_deletion_proves_no_volume() {
-    let disk = Arc::new(MemoryDisk::default());
+    let disk = Arc::new(MemoryFiles::default());
     entries().iter().for_each(|entry| journal(&disk).write(entry));
     assert!(journal(&disk).made_volumes().is_empty());
 }
@@ -61,8 +61,8 @@ fn what_an_earlier_version_noted_at_a_deletion_proves_no_volume() {
 #[test]
 fn the_volumes_that_mainstay_made_are_written_and_read() {
     let line = include_str!("golden/journal-1.jsonl");
-    let disk = Arc::new(MemoryDisk::default());
-    let made = Entry::Made {
+    let disk = Arc::new(MemoryFiles::default());
+    let made = JournalEntry::Made {
         vmid: 3001,
         volumes: vec!["local-lvm:vm-3001-disk-0".to_owned()],
     };
@@ -77,14 +77,11 @@ fn the_volumes_that_mainstay_made_are_written_and_read() {
 /// The file of the first version opens for good: a cluster whose secrets cannot be read is lost.
 #[test]
 fn a_secrets_file_of_format_1_opens_and_proves_the_same_cluster() {
-    let disk = Arc::new(MemoryDisk::default());
+    let disk = Arc::new(MemoryFiles::default());
     disk.write("cluster.secrets.yaml".as_ref(), include_bytes!("golden/secrets-1.yaml"))
         .expect("writes");
     let keys = Identity::parse_file(include_str!("golden/secrets-1.key")).expect("a key");
     let file = SecretsFile::new(disk, "cluster.secrets.yaml".into(), keys);
     let secrets = file.load().expect("opens").expect("is there");
-    assert_eq!(
-        derive::cluster_id(&secrets).to_string(),
-        include_str!("golden/secrets-1.id").trim()
-    );
+    assert_eq!(secrets.id().to_string(), include_str!("golden/secrets-1.id").trim());
 }

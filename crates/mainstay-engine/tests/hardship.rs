@@ -2,7 +2,7 @@
 
 use crate::days::live;
 use crate::days::once::{Then, befalls_once, clean, down_killed_at, on_small_stage, up_killed_at};
-use mainstay_engine::Disk;
+use mainstay_engine::FileStore;
 use mainstay_sim::{Deed, Standing, Struck, Witness};
 use pve_sim::faults::Fault;
 use pve_sim::{Effect, Observer, Seen};
@@ -12,7 +12,7 @@ const SEEDS: u64 = 12;
 /// restarted again although another had gone meanwhile (1237), nodes that a partition had kept away never registered (100184, 100311), a
 /// disk was taken for a leftover while a colleague made it (100347), two at once restarted one control plane each (510725), a seed that
 /// was left was to be made a second time (520658), a removal whose answer was lost took the disk that had the name by then (601657), a
-/// second `DELETE` came late, upon somebody who had the VMID by then (1006968), a machine ran before it had a disk (1005785), a node was
+/// second `DELETE` came late, upon a foreign VM that had the VMID by then (1006968), a machine ran before it had a disk (1005785), a node was
 /// ready on the word of its predecessor (1007090), a stranger's VM was filled and started (2003882), a removal was called held while a
 /// member started (3000164), of two who filled one machine the second stopped what the first had started (3020140, 3201824), a removal that was
 /// sent before a kill took the disk that had the name by then (3020185), a machine whose destruction had broken off was to be started
@@ -176,7 +176,7 @@ fn the_watch_tells_of_everything_that_must_not_happen() {
         tells("a restart that costs etcd its majority");
         watch.intrudes(3000);
         watch.effect("root@pam!mainstay", &Effect::VmRemoved { vmid: 3000 });
-        tells("the removal of somebody who took our VMID");
+        tells("the removal of a foreign VM that took our VMID");
         stage.tell_a_wait_without_a_reason();
         watch.look(stage);
         tells("a wait without a reason");

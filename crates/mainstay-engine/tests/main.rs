@@ -7,4 +7,5 @@ mod failures;
 mod formats;
 mod hardship;
 mod pve_faults;
+mod rancher;
 mod stage;

@@ -41,13 +41,16 @@ const WORLD: &str = r#"{
   ]
 }"#;
 
-/// Collects whatever anybody prints.
+/// Collects everything that is printed.
 #[derive(Clone, Default)]
 struct Printed(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Printed {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("nobody panics while printing").extend_from_slice(bytes);
+        self.0
+            .lock()
+            .expect("no thread panics while printing")
+            .extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -79,7 +82,7 @@ impl Observer for Record {
     fn request(&self, seen: &Seen) {
         let call = format!("{} {}", seen.verb, seen.path);
         let who = seen.by.clone().unwrap_or_default();
-        self.0.lock().expect("nobody panics while recording").push((call, who));
+        self.0.lock().expect("no thread panics while recording").push((call, who));
         let (params, answer) = (&seen.params, &seen.answer);
         self.1.add(&format!("{:?} {params} {:?} {answer}\n", seen.by, seen.reason));
     }
@@ -111,7 +114,7 @@ impl Lab {
     }
 
     fn sent(&self, call: &str) -> usize {
-        let all = self.record.0.lock().expect("nobody panics while recording");
+        let all = self.record.0.lock().expect("no thread panics while recording");
         all.iter().filter(|(seen, _)| seen == call).count()
     }
 
@@ -180,7 +183,7 @@ fn laboratory<F: Future<Output = ()>>(test: impl FnOnce(Arc<Lab>) -> F + Send) {
         drop(serving);
     };
     simulate(7, Duration::from_secs(4 * 3600), run).expect("the simulation ends");
-    let text = String::from_utf8_lossy(&kept.0.lock().expect("nobody panics while printing")).into_owned();
+    let text = String::from_utf8_lossy(&kept.0.lock().expect("no thread panics while printing")).into_owned();
     assert!(text.contains("ops@pve!ms"), "what is searched holds the token's name");
     for canary in CANARIES {
         assert!(!text.contains(canary), "{canary} was printed");
@@ -392,7 +395,7 @@ fn what_others_did_meanwhile_is_found_out() {
         let free = lab.token().call(cluster::next_id()).await.expect("an id");
         lab.machine(free.get(), &[]);
         let error = lab.failed(lab.token().call(create(free.get())).await);
-        assert_eq!(error.class(), Some(&Class::Exists), "taken by somebody else");
+        assert_eq!(error.class(), Some(&Class::Exists), "taken by a foreign VM");
         lab.dc.lab().set_acl("/vms", "user", "ops@pve", Some("PVEAuditor"));
         let error = lab.failed(lab.token().call(qemu::set(&pve1(), free, &cores())).await);
         assert_eq!(error.class(), Some(&Class::Denied));

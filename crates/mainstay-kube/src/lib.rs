@@ -40,7 +40,7 @@ pub use object::{Deletion, KindInfo, ListScope, ObjectRef, OnConflict, Propagati
 pub use owner::{ObjectOwner, gitops_managers, owners};
 pub use pod::{Pod, PodProblem, PodProblemKind};
 pub use readiness::{Readiness, readiness};
-pub use release::{ReleaseRevision, ReleaseUnreadable, newest_revisions};
+pub use release::{ReleaseRevision, newest_revisions};
 pub use watch::{NodeWatch, ObjectWatch, WatchEvent};
 
 /// How long one call may take.

@@ -18,7 +18,7 @@ pub enum ObjectOwner {
     ArgoCd {
         application: String,
     },
-    /// A Helm release, whoever runs Helm.
+    /// A Helm release, installed by any tool.
     Helm {
         namespace: String,
         release: String,

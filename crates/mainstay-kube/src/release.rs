@@ -1,20 +1,12 @@
 //! Helm releases, as Helm itself stores them.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use flate2::read::GzDecoder;
 use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use kube::api::{Api, ListParams};
 use mainstay_net::Secret;
-use serde_json::Value;
 
 use crate::{Cluster, Error};
-
-/// A release cannot be larger than its Secret (1 MiB); this bounds what a crafted one unpacks to.
-const PAYLOAD_MAX: u64 = 64 * 1024 * 1024;
 
 /// One revision of a release. Its values may hold secrets, so the payload is not printed.
 #[derive(Debug, Clone)]
@@ -28,38 +20,10 @@ pub struct ReleaseRevision {
     payload: Secret<Vec<u8>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("revision {revision} of release {release} cannot be read: {why}")]
-pub struct ReleaseUnreadable {
-    pub release: String,
-    pub revision: u64,
-    pub why: String,
-}
-
 impl ReleaseRevision {
-    /// The release as Helm wrote it: `info`, `chart`, `config`, `manifest`, `hooks`.
-    pub fn decode(&self) -> Result<Value, ReleaseUnreadable> {
-        let unreadable = |why: &str| ReleaseUnreadable {
-            release: self.release.clone(),
-            revision: self.revision,
-            why: why.to_owned(),
-        };
-        let packed = STANDARD
-            .decode(self.payload.expose())
-            .map_err(|_| unreadable("it is not base64"))?;
-        let bytes = if packed.starts_with(&[0x1f, 0x8b, 0x08]) {
-            let mut bytes = Vec::new();
-            let mut unpacked = GzDecoder::new(packed.as_slice()).take(PAYLOAD_MAX + 1);
-            unpacked.read_to_end(&mut bytes).map_err(|_| unreadable("it is not gzip"))?;
-            bytes
-        } else {
-            packed
-        };
-        if bytes.len() as u64 > PAYLOAD_MAX {
-            return Err(unreadable("it is too large"));
-        }
-        // The parser's message could quote the values.
-        serde_json::from_slice(&bytes).map_err(|_| unreadable("it is not JSON"))
+    /// `data.release` as Helm wrote it, the Secret's own base64 taken off. `helm-charts` decodes it.
+    pub fn payload(&self) -> &Secret<Vec<u8>> {
+        &self.payload
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use mainstay_net::http::{Body, HttpClient, HttpOptions};
-use mainstay_net::{Connector, Dialer, NetFaults, Network, ServeOptions, SimNet, Trust, Wall, serve, server_config, simulate};
+use mainstay_net::{Binder, Connector, Dialer, NetFaults, ServeOptions, SimNet, Trust, Wall, serve, server_config, simulate};
 use rustls::ServerConfig;
 
 const SEEDS: u64 = 50;

@@ -21,7 +21,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::dial::{BoxIo, Dialer};
 use crate::env::Wall;
-use crate::error::{DialError, Fault, Operation};
+use crate::error::{DialError, DialFault, Operation};
 use crate::fingerprint::Fingerprint;
 use crate::http::client_alert;
 use crate::target::Target;
@@ -32,11 +32,11 @@ use crate::trust::{Reason, Rejection, Trust, TrustError};
 /// Whether TLS is spoken is decided by [`Trust`], never by the URI's scheme: tonic wants `http://` when the connector brings TLS.
 #[derive(Clone)]
 pub struct Connector {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectorConfig>,
 }
 
 #[derive(Clone)]
-struct Shared {
+struct ConnectorConfig {
     dialer: Arc<dyn Dialer>,
     tls: Option<(Arc<ClientConfig>, Option<ServerName<'static>>)>,
     timeout: Duration,
@@ -69,7 +69,7 @@ impl Connector {
         let name = trust.server_name()?;
         let tls = trust.client_config(wall)?.map(|config| (Arc::new(config), name));
         Ok(Self {
-            shared: Arc::new(Shared { dialer, tls, timeout }),
+            shared: Arc::new(ConnectorConfig { dialer, tls, timeout }),
         }
         .with_alpn(Alpn::Both))
     }
@@ -110,9 +110,9 @@ impl Connector {
     }
 
     async fn reach(&self, to: &Target) -> Result<Reached, DialError> {
-        let Shared { dialer, tls, timeout } = &*self.shared;
+        let ConnectorConfig { dialer, tls, timeout } = &*self.shared;
         let until = Instant::now() + *timeout;
-        let late = |operation| move |_| DialError::new(to.clone(), operation, Fault::TimedOut { after: *timeout });
+        let late = |operation| move |_| DialError::new(to.clone(), operation, DialFault::TimedOut { after: *timeout });
         let stream = timeout_at(until, dialer.dial(to)).await.map_err(late(Operation::Connect))??;
         let Some((config, name)) = tls else {
             return Ok(Reached::Plain(stream));
@@ -129,7 +129,7 @@ enum Reached {
     Secured(Box<TlsStream<BoxIo>>),
 }
 
-/// The certificates a server presents, leaf first, believed by nobody yet: what a user is asked to confirm.
+/// The certificates a server presents, leaf first, not verified: what a user is asked to confirm.
 pub async fn presented_chain(
     dialer: Arc<dyn Dialer>,
     to: &Target,
@@ -140,7 +140,7 @@ pub async fn presented_chain(
         DialError::new(
             to.clone(),
             Operation::TlsHandshake,
-            Fault::Tls(rustls::Error::General(cause.to_string())),
+            DialFault::Tls(rustls::Error::General(cause.to_string())),
         )
     };
     let connector = Connector::new(dialer, &Trust::Nothing, wall, timeout)
@@ -161,8 +161,12 @@ async fn handshake(
     let failed = |fault| DialError::new(to.clone(), Operation::TlsHandshake, fault);
     let name = match name {
         Some(name) => name.clone(),
-        None => ServerName::try_from(to.host.clone())
-            .map_err(|_| failed(Fault::Tls(rustls::Error::General(format!("`{}` is no server name", to.host)))))?,
+        None => ServerName::try_from(to.host.clone()).map_err(|_| {
+            failed(DialFault::Tls(rustls::Error::General(format!(
+                "`{}` is no server name",
+                to.host
+            ))))
+        })?,
     };
     TlsConnector::from(Arc::clone(config))
         .connect(name, stream)
@@ -170,21 +174,21 @@ async fn handshake(
         .map_err(|cause| failed(tls_fault(cause)))
 }
 
-fn tls_fault(cause: io::Error) -> Fault {
+fn tls_fault(cause: io::Error) -> DialFault {
     match cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(error) => sort_tls(error),
-        None => Fault::from_io(cause),
+        None => DialFault::from_io(cause),
     }
 }
 
-fn sort_tls(error: &rustls::Error) -> Fault {
+fn sort_tls(error: &rustls::Error) -> DialFault {
     if let Some(rejection) = Rejection::find(error) {
         return sort_rejection(rejection);
     }
     match error {
-        rustls::Error::AlertReceived(alert) if refuses_client(*alert) => Fault::ClientRefused(*alert),
-        rustls::Error::InvalidMessage(_) => Fault::NotTls,
-        other => Fault::Tls(other.clone()),
+        rustls::Error::AlertReceived(alert) if refuses_client(*alert) => DialFault::ClientRefused(*alert),
+        rustls::Error::InvalidMessage(_) => DialFault::NotTls,
+        other => DialFault::Tls(other.clone()),
     }
 }
 
@@ -205,12 +209,12 @@ pub(crate) fn refuses_client(alert: AlertDescription) -> bool {
     )
 }
 
-fn sort_rejection(rejection: &Rejection) -> Fault {
+fn sort_rejection(rejection: &Rejection) -> DialFault {
     use CertificateError as Bad;
     let seen = rejection.seen;
     let cause = match &rejection.cause {
         Reason::WrongPin { expected } => {
-            return Fault::WrongPin {
+            return DialFault::WrongPin {
                 expected: *expected,
                 seen,
             };
@@ -218,33 +222,33 @@ fn sort_rejection(rejection: &Rejection) -> Fault {
         Reason::Invalid(cause) => cause,
     };
     let rustls::Error::InvalidCertificate(bad) = cause else {
-        return Fault::BadCertificate {
+        return DialFault::BadCertificate {
             seen,
             cause: cause.clone(),
         };
     };
     match bad {
-        Bad::Expired => Fault::Expired { seen, since: None },
-        Bad::ExpiredContext { not_after, .. } => Fault::Expired {
+        Bad::Expired => DialFault::Expired { seen, since: None },
+        Bad::ExpiredContext { not_after, .. } => DialFault::Expired {
             seen,
             since: timestamp(*not_after),
         },
-        Bad::NotValidYet => Fault::NotYetValid { seen, until: None },
-        Bad::NotValidYetContext { not_before, .. } => Fault::NotYetValid {
+        Bad::NotValidYet => DialFault::NotYetValid { seen, until: None },
+        Bad::NotValidYetContext { not_before, .. } => DialFault::NotYetValid {
             seen,
             until: timestamp(*not_before),
         },
         // Clusters name their authorities alike, so that another cluster's certificate fails by signature, not by issuer.
-        Bad::UnknownIssuer | Bad::BadSignature => Fault::UnknownIssuer { seen },
-        Bad::NotValidForName => Fault::WrongName {
+        Bad::UnknownIssuer | Bad::BadSignature => DialFault::UnknownIssuer { seen },
+        Bad::NotValidForName => DialFault::WrongName {
             seen,
             presented: Vec::new(),
         },
-        Bad::NotValidForNameContext { presented, .. } => Fault::WrongName {
+        Bad::NotValidForNameContext { presented, .. } => DialFault::WrongName {
             seen,
             presented: presented.clone(),
         },
-        _ => Fault::BadCertificate {
+        _ => DialFault::BadCertificate {
             seen,
             cause: cause.clone(),
         },
@@ -267,7 +271,7 @@ pub async fn presented_fingerprint(
         DialError::new(
             to.clone(),
             Operation::TlsHandshake,
-            Fault::Tls(rustls::Error::NoCertificatesPresented),
+            DialFault::Tls(rustls::Error::NoCertificatesPresented),
         )
     };
     chain.first().map(Fingerprint::of).ok_or_else(none)
@@ -287,7 +291,7 @@ impl tower::Service<Uri> for Connector {
         Box::pin(async move {
             let nowhere = || {
                 let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("`{uri}` names no host"));
-                DialError::new(Target::new("", 0), Operation::Connect, Fault::Io(Arc::new(cause)))
+                DialError::new(Target::new("", 0), Operation::Connect, DialFault::Io(Arc::new(cause)))
             };
             let to = Target::of_uri(&uri).ok_or_else(nowhere)?;
             connector.connect(&to).await.map(TokioIo::new)

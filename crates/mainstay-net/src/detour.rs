@@ -10,11 +10,11 @@ use crate::target::Target;
 
 /// Dials straight, and where that fails, by a second way. What was reached by the second way goes there at once from then on.
 ///
-/// For what may be reachable from here or from a jump host alone, and nobody knows which.
+/// For targets that may be reachable either directly or through the jump host only, and the file does not say which.
 pub struct Detour {
     straight: Arc<dyn Dialer>,
     around: Arc<dyn Dialer>,
-    /// A firewall that drops packets must not use up the time of whoever dials.
+    /// A firewall that drops packets must not use up the caller's time limit.
     patience: Duration,
     known: Mutex<BTreeSet<Target>>,
 }
@@ -55,7 +55,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::error::{Fault, Operation};
+    use crate::error::{DialFault, Operation};
 
     /// A way that counts who comes along, and ends in a stream, in a refusal, or nowhere.
     struct Way {
@@ -81,7 +81,7 @@ mod tests {
             Box::pin(async {
                 match self.end {
                     End::Open => Ok(Box::new(tokio::io::duplex(1).0) as BoxIo),
-                    End::Refused => Err(DialError::new(to.clone(), Operation::Connect, Fault::Refused)),
+                    End::Refused => Err(DialError::new(to.clone(), Operation::Connect, DialFault::Refused)),
                     End::Nowhere => std::future::pending().await,
                 }
             })
@@ -113,6 +113,6 @@ mod tests {
     async fn where_both_ways_fail_the_straight_one_is_told() {
         let detour = Detour::new(way(End::Nowhere), way(End::Refused), Duration::from_secs(3));
         let error = detour.dial(&Target::new("pve.lan", 8006)).await.err().expect("fails");
-        assert!(matches!(error.fault(), Fault::TimedOut { .. }), "{error}");
+        assert!(matches!(error.fault(), DialFault::TimedOut { .. }), "{error}");
     }
 }

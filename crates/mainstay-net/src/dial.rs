@@ -7,7 +7,7 @@ use futures::future::{BoxFuture, select_ok};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::error::{DialError, Fault, Operation};
+use crate::error::{DialError, DialFault, Operation};
 use crate::target::Target;
 
 /// A byte stream in both directions.
@@ -21,7 +21,7 @@ pub type Dial<'a> = BoxFuture<'a, Result<BoxIo, DialError>>;
 
 /// Opens byte streams.
 ///
-/// A dial may wait for ever (a black hole is a fact of networks): whoever calls it bounds it, as
+/// A dial may wait for ever, because a network may drop packets silently. The caller must set a time limit, as
 /// [`Connector`](crate::Connector) and [`dial_within`] do.
 pub trait Dialer: Send + Sync + 'static {
     fn dial<'a>(&'a self, to: &'a Target) -> Dial<'a>;
@@ -34,7 +34,7 @@ pub async fn dial_within(dialer: &dyn Dialer, to: &Target, limit: Duration) -> R
         Err(_) => Err(DialError::new(
             to.clone(),
             Operation::Connect,
-            Fault::TimedOut { after: limit },
+            DialFault::TimedOut { after: limit },
         )),
     }
 }
@@ -62,7 +62,7 @@ impl Tcp {
     async fn connect(self, to: &Target) -> Result<TcpStream, DialError> {
         let found = tokio::net::lookup_host((to.host.as_str(), to.port)).await;
         let addresses =
-            found.map_err(|cause| DialError::new(to.clone(), Operation::Resolve, Fault::UnknownName(cause.into())))?;
+            found.map_err(|cause| DialError::new(to.clone(), Operation::Resolve, DialFault::UnknownName(cause.into())))?;
         let attempts: Vec<_> = (0..)
             .zip(addresses)
             .map(|(n, address)| {
@@ -83,7 +83,7 @@ impl Tcp {
 }
 
 fn connect_failed(to: &Target, cause: io::Error) -> DialError {
-    DialError::new(to.clone(), Operation::Connect, Fault::from_io(cause))
+    DialError::new(to.clone(), Operation::Connect, DialFault::from_io(cause))
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
         };
         let to = Target::new("127.0.0.1", port);
         let error = Tcp.dial(&to).await.err().unwrap();
-        assert!(matches!(error.fault(), Fault::Refused), "{error:?}");
+        assert!(matches!(error.fault(), DialFault::Refused), "{error:?}");
         assert_eq!(error.to_string(), format!("connect to {to}: connection refused"));
         assert!(error.remedy().is_some());
     }
@@ -107,6 +107,6 @@ mod tests {
     async fn an_unknown_name_is_not_a_refusal() {
         let to = Target::new("no-such-host.invalid", 1);
         let error = Tcp.dial(&to).await.err().unwrap();
-        assert!(matches!(error.fault(), Fault::UnknownName(_)), "{error:?}");
+        assert!(matches!(error.fault(), DialFault::UnknownName(_)), "{error:?}");
     }
 }

@@ -19,7 +19,7 @@ pub struct DialError(Box<Inner>);
 struct Inner {
     target: Target,
     operation: Operation,
-    fault: Fault,
+    fault: DialFault,
 }
 
 /// What was being done when it failed.
@@ -42,8 +42,8 @@ pub enum Operation {
 
 /// Why it failed.
 #[derive(Clone, Debug)]
-pub enum Fault {
-    /// Nobody listens there.
+pub enum DialFault {
+    /// No process listens on the port.
     Refused,
     /// No answer at all within the limit.
     TimedOut {
@@ -69,7 +69,7 @@ pub enum Fault {
         seen: Fingerprint,
         until: Option<Timestamp>,
     },
-    /// Signed by nobody we trust.
+    /// Signed by no CA that we trust.
     UnknownIssuer {
         seen: Fingerprint,
     },
@@ -114,7 +114,7 @@ pub enum Fault {
 }
 
 impl DialError {
-    pub fn new(target: Target, operation: Operation, fault: Fault) -> Self {
+    pub fn new(target: Target, operation: Operation, fault: DialFault) -> Self {
         Self(Box::new(Inner {
             target,
             operation,
@@ -130,7 +130,7 @@ impl DialError {
         &self.0.operation
     }
 
-    pub fn fault(&self) -> &Fault {
+    pub fn fault(&self) -> &DialFault {
         &self.0.fault
     }
 
@@ -146,24 +146,24 @@ impl DialError {
         None
     }
 
-    /// Whether dialling again could help without anybody changing anything.
+    /// Whether dialling again could help without a change of configuration on either side.
     pub fn is_transient(&self) -> bool {
         matches!(
             self.0.fault,
-            Fault::Refused | Fault::TimedOut { .. } | Fault::Unreachable | Fault::Closed | Fault::Io(_)
+            DialFault::Refused | DialFault::TimedOut { .. } | DialFault::Unreachable | DialFault::Closed | DialFault::Io(_)
         )
     }
 
-    /// Whether the jump host itself says no. Then nothing behind it can be reached before somebody mends that, however long one waits.
+    /// Whether the jump host itself refuses. Then no host behind it can be reached until the user fixes that, so waiting is useless.
     pub fn is_of_the_jump_host(&self) -> bool {
         matches!(
             self.0.fault,
-            Fault::HostKeyUnknown { .. }
-                | Fault::HostKeyChanged { .. }
-                | Fault::LoginRefused { .. }
-                | Fault::KeyUnusable(_)
-                | Fault::AgentUnusable(_)
-                | Fault::ForwardingProhibited
+            DialFault::HostKeyUnknown { .. }
+                | DialFault::HostKeyChanged { .. }
+                | DialFault::LoginRefused { .. }
+                | DialFault::KeyUnusable(_)
+                | DialFault::AgentUnusable(_)
+                | DialFault::ForwardingProhibited
         )
     }
 
@@ -201,17 +201,17 @@ impl fmt::Display for DialError {
 impl Error for DialError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.0.fault {
-            Fault::UnknownName(cause) | Fault::Io(cause) => Some(&**cause),
-            Fault::BadCertificate { cause, .. } | Fault::Tls(cause) => Some(cause),
-            Fault::KeyUnusable(cause) => Some(&**cause),
-            Fault::AgentUnusable(cause) => Some(&**cause),
-            Fault::Ssh(cause) => Some(&**cause),
+            DialFault::UnknownName(cause) | DialFault::Io(cause) => Some(&**cause),
+            DialFault::BadCertificate { cause, .. } | DialFault::Tls(cause) => Some(cause),
+            DialFault::KeyUnusable(cause) => Some(&**cause),
+            DialFault::AgentUnusable(cause) => Some(&**cause),
+            DialFault::Ssh(cause) => Some(&**cause),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for DialFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused => f.write_str("connection refused"),
@@ -253,7 +253,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl Fault {
+impl DialFault {
     /// Sorts an error of the operating system.
     pub(crate) fn from_io(cause: io::Error) -> Self {
         use io::ErrorKind as Kind;
@@ -310,7 +310,7 @@ impl Fault {
             Self::HostKeyChanged {
                 recorded_at_line, line, ..
             } => format!(
-                "somebody may be in between. If the host was reinstalled, replace known_hosts line {recorded_at_line} by:\n{line}"
+                "the connection may be intercepted. If the host was reinstalled, replace known_hosts line {recorded_at_line} by:\n{line}"
             ),
             Self::LoginRefused { .. } => {
                 format!(

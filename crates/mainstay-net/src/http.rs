@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::Instant;
 
 pub use self::body::Body;
-pub use self::error::{Asked, HttpError, Outcome, Unsent, client_alert};
+pub use self::error::{HttpError, RequestInfo, RequestOutcome, Unsent, client_alert};
 use crate::connector::{Alpn, Connector, Traffic};
 
 /// How the client behaves.
@@ -51,7 +51,7 @@ pub struct HttpClient {
 
 /// An answer with its whole body.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status: StatusCode,
     /// The reason phrase as sent (HTTP/1.1), else the standard one. Proxmox VE puts its error message there.
     pub reason: String,
@@ -93,9 +93,9 @@ impl HttpClient {
     }
 
     /// Sends and collects the answer; everything within `deadline`.
-    pub async fn send(&self, request: Request<Body>, deadline: Duration) -> Result<Answer, HttpError> {
+    pub async fn send(&self, request: Request<Body>, deadline: Duration) -> Result<HttpResponse, HttpError> {
         let until = Instant::now() + deadline;
-        let asked = Asked::of(&request);
+        let asked = RequestInfo::of(&request);
         let opened = self.open_until(request, &asked, until, deadline).await?;
         let Opened {
             status,
@@ -116,7 +116,7 @@ impl HttpClient {
             Ok(Err(Short::Cut(cause))) => return Err(HttpError::Cut { asked, status, cause }),
             Err(_) => return Err(HttpError::Slow { asked, status, deadline }),
         };
-        Ok(Answer {
+        Ok(HttpResponse {
             status,
             reason,
             headers,
@@ -126,14 +126,14 @@ impl HttpClient {
 
     /// Sends and returns as soon as the answer's head is there; `deadline` bounds that, the body is read at the caller's pace.
     pub async fn open(&self, request: Request<Body>, deadline: Duration) -> Result<Opened, HttpError> {
-        let asked = Asked::of(&request);
+        let asked = RequestInfo::of(&request);
         self.open_until(request, &asked, Instant::now() + deadline, deadline).await
     }
 
     async fn open_until(
         &self,
         request: Request<Body>,
-        asked: &Asked,
+        asked: &RequestInfo,
         until: Instant,
         deadline: Duration,
     ) -> Result<Opened, HttpError> {
@@ -157,7 +157,7 @@ impl HttpClient {
     async fn attempt(
         &self,
         mut request: Request<Body>,
-        asked: &Asked,
+        asked: &RequestInfo,
         until: Instant,
         deadline: Duration,
     ) -> Result<Opened, HttpError> {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | connections out | [`Dialer`]: [`Tcp`], [`JumpDialer`] (SSH), [`Routes`] among them, [`Detour`], [`SimNet`] in memory |
 //! | commands and files in guests | [`SshClient`], over any dialer |
-//! | connections in | [`Network`] and [`Listener`]: [`Loopback`] TCP, [`SimNet`]; [`serve`] runs axum and tonic on them |
+//! | connections in | [`Binder`] and [`Listener`]: [`Loopback`] TCP, [`SimNet`]; [`serve`] runs axum and tonic on them |
 //! | whom to believe | [`Trust`]; [`Connector`] dials and shakes hands for hyper, tonic and kube; [`presented_chain`] |
 //! | HTTP | [`http::HttpClient`]: reason phrases, exact lengths, errors that say whether a request was carried out |
 //! | time, randomness | [`Wall`], [`Entropy`], tokio's clock |
@@ -40,7 +40,7 @@ mod env;
 mod error;
 mod fingerprint;
 pub mod http;
-mod network;
+mod listen;
 pub mod pem;
 mod retry;
 mod routes;
@@ -56,9 +56,9 @@ pub use self::connector::{Alpn, Connector, Wire, presented_chain, presented_fing
 pub use self::detour::Detour;
 pub use self::dial::{BoxIo, Dial, Dialer, Io, Tcp, dial_within};
 pub use self::env::{Entropy, Env, Wall};
-pub use self::error::{DialError, Fault, Operation};
+pub use self::error::{DialError, DialFault, Operation};
 pub use self::fingerprint::{Fingerprint, FingerprintError};
-pub use self::network::{Listener, Loopback, Network};
+pub use self::listen::{Binder, Listener, Loopback};
 pub use self::retry::{Again, Backoff, retry};
 pub use self::routes::Routes;
 pub use self::secret::Secret;

@@ -49,7 +49,7 @@ impl Dialer for Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{DialError, Fault, Operation};
+    use crate::error::{DialError, DialFault, Operation};
 
     /// Says where it is instead of connecting.
     struct Sign(&'static str);
@@ -57,7 +57,7 @@ mod tests {
     impl Dialer for Sign {
         fn dial<'a>(&'a self, _: &'a Target) -> Dial<'a> {
             let here = Target::new(self.0, 1);
-            Box::pin(async { Err(DialError::new(here, Operation::Connect, Fault::Refused)) })
+            Box::pin(async { Err(DialError::new(here, Operation::Connect, DialFault::Refused)) })
         }
     }
 

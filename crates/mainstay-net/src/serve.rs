@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use crate::dial::BoxIo;
-use crate::network::Listener;
+use crate::listen::Listener;
 
 /// How connections are served.
 #[derive(Clone, Default)]

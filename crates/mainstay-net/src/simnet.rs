@@ -1,4 +1,4 @@
-//! A network in memory, on virtual time: the third [`Dialer`], and a [`Network`] for the servers behind it.
+//! A network in memory, on virtual time: the third [`Dialer`], and a [`Binder`] for the servers behind it.
 //!
 //! It knows addresses, not machines: a machine is the set of addresses it holds. Everything random is drawn from one
 //! [`Entropy`], per connection and by label, so that one more dial somewhere changes no other connection's fate.
@@ -21,8 +21,8 @@ pub use self::fault::{Group, NetFaults};
 use self::stream::{Link, SimStream};
 use crate::dial::{BoxIo, Dial, Dialer};
 use crate::env::Entropy;
-use crate::error::{DialError, Fault, Operation};
-use crate::network::{Listener, Network};
+use crate::error::{DialError, DialFault, Operation};
+use crate::listen::{Binder, Listener};
 use crate::target::Target;
 
 /// How long the neighbours of an absent machine look for it before they say "no route to host" (Linux: three ARP probes).
@@ -34,12 +34,12 @@ const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 /// The network. Clones are handles to the same one.
 #[derive(Clone)]
 pub struct SimNet {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<NetState>>,
     /// Wakes dials that wait for a wall to fall.
     changed: Arc<Notify>,
 }
 
-struct State {
+struct NetState {
     entropy: Entropy,
     faults: NetFaults,
     faults_towards: BTreeMap<IpAddr, NetFaults>,
@@ -66,7 +66,7 @@ struct Listening {
 impl SimNet {
     /// A calm network: no latency, no faults.
     pub fn new(entropy: Entropy) -> Self {
-        let state = State {
+        let state = NetState {
             entropy,
             faults: NetFaults::NONE,
             faults_towards: BTreeMap::new(),
@@ -132,7 +132,7 @@ impl SimNet {
         }
     }
 
-    /// New connections to this port are refused although somebody listens.
+    /// New connections to this port are refused although a listener is bound to it.
     pub fn refuse(&self, at: SocketAddr) {
         self.lock().refusing.insert(at);
     }
@@ -252,7 +252,7 @@ impl SimNet {
             sleep(ABSENT_AFTER).await;
             // It may have come up while its neighbours were looking for it.
             if !self.lock().is_present(address.ip()) {
-                return Err(failed(Fault::Unreachable));
+                return Err(failed(DialFault::Unreachable));
             }
         }
         let stream = if fate.refuse {
@@ -264,14 +264,14 @@ impl SimNet {
         pause(fate.latency).await;
         stream
             .map(|stream| Box::new(stream) as BoxIo)
-            .ok_or_else(|| failed(Fault::Refused))
+            .ok_or_else(|| failed(DialFault::Refused))
     }
 
     fn resolve(&self, to: &Target) -> Result<SocketAddr, DialError> {
         let known = || self.lock().names.get(&to.host).and_then(|found| found.first().copied());
         let unknown = || {
             let cause = io::Error::new(io::ErrorKind::NotFound, "no such name in the simulated network");
-            DialError::new(to.clone(), Operation::Resolve, Fault::UnknownName(Arc::new(cause)))
+            DialError::new(to.clone(), Operation::Resolve, DialFault::UnknownName(Arc::new(cause)))
         };
         Ok(SocketAddr::new(to.ip().or_else(known).ok_or_else(unknown)?, to.port))
     }
@@ -287,7 +287,7 @@ impl SimNet {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NetState> {
         // A panic elsewhere cannot leave the tables half changed: every change is one statement.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -299,7 +299,7 @@ async fn pause(length: Duration) {
     }
 }
 
-impl State {
+impl NetState {
     fn members(&self, group: &Group) -> BTreeSet<IpAddr> {
         match group {
             Group::Addresses(addresses) => addresses.clone(),
@@ -408,7 +408,7 @@ impl Dialer for SimDialer {
     }
 }
 
-impl Network for SimNet {
+impl Binder for SimNet {
     fn bind(&self, at: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
         Box::pin(async move {
             let (arrivals, arriving) = mpsc::unbounded_channel();

@@ -17,7 +17,7 @@ pub enum SimulateError {
 
 /// Runs `world` on virtual time in a thread of its own.
 ///
-/// The thread is fresh (its hash keys and thread-locals are nobody else's), the runtime has one thread, no sockets, a paused
+/// The thread is new (so its hash keys and thread-locals are its own), the runtime has one thread, no sockets, a paused
 /// clock and seeded choices; so the same seed gives the same run. A panic inside goes on here, with the seed in its message.
 pub fn simulate<T, W, F>(seed: u64, deadline: Duration, world: W) -> Result<T, SimulateError>
 where

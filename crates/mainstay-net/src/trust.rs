@@ -27,7 +27,7 @@ pub enum Trust {
     },
     /// Exactly this certificate, whatever it says about names and dates. The server still proves that it holds the key.
     Pin(Fingerprint),
-    /// Anybody. Only for a Talos node in maintenance mode, which has no identity yet.
+    /// Any certificate. Only for a Talos node in maintenance mode, which has no identity yet.
     Nothing,
     /// No TLS at all.
     Plain,
@@ -102,7 +102,7 @@ impl Trust {
     fn verifier(&self) -> Result<Option<Verifier>, TrustError> {
         let rule = match self {
             Self::Plain => return Ok(None),
-            Self::Nothing => Rule::Anybody,
+            Self::Nothing => Rule::Any,
             Self::Pin(pin) => Rule::Pin(*pin),
             Self::Ca { ca_pem, .. } => Rule::Ca(web_pki(ca_roots(ca_pem)?)?),
             Self::Roots { extra_ca_pem } => Rule::Ca(web_pki(system_roots(extra_ca_pem.as_deref())?)?),
@@ -186,7 +186,7 @@ fn web_pki(roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, TrustError
 enum Rule {
     Ca(Arc<WebPkiServerVerifier>),
     Pin(Fingerprint),
-    Anybody,
+    Any,
 }
 
 /// Judges the certificate by the rule. Handshake signatures are verified whatever the rule: a certificate alone proves nothing.
@@ -242,7 +242,7 @@ impl ServerCertVerifier for Verifier {
         let seen = Fingerprint::of(leaf);
         let reject = |cause| Err(Rejection { seen, cause }.into_rustls());
         match &self.rule {
-            Rule::Anybody => Ok(ServerCertVerified::assertion()),
+            Rule::Any => Ok(ServerCertVerified::assertion()),
             Rule::Pin(expected) if *expected == seen => Ok(ServerCertVerified::assertion()),
             Rule::Pin(expected) => reject(Reason::WrongPin { expected: *expected }),
             Rule::Ca(verifier) => verifier

@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "a benchmark needs less of the world than the tests do")]
 mod world;
 
-use mainstay_plan::{Desired, Mark, Node, Observed, Running, Seen, Talos, Vm, lint, plan, shape_digest};
+use mainstay_plan::{Desired, Guest, Mark, NodeStatus, Observed, RunningGuest, Seen, Vm, lint, plan, shape_digest};
 use world::{ID, empty, gib, host, settled};
 
 fn main() {
@@ -92,6 +92,7 @@ fn multiply(observed: &mut Observed, desired: &Desired) {
         if let Seen::Yes(config) = &mut vm.config {
             let uuid = mainstay_spec::smbios_uuid(ID, &name);
             let mark = Mark {
+                tag_follows: false,
                 machine: name.clone(),
                 vmid: vm.vmid,
                 shape: Some(shape_digest(cluster, wanted)),
@@ -104,21 +105,21 @@ fn multiply(observed: &mut Observed, desired: &Desired) {
         vms.insert(vm.vmid, vm);
         kubernetes.nodes.insert(
             name.clone(),
-            Node {
+            NodeStatus {
                 ready: true,
                 why: String::new(),
                 stale: false,
             },
         );
-        let Some(Talos::Running(node)) = observed.talos.get("prod-w-1") else {
+        let Some(Guest::Running(node)) = observed.guests.get("prod-w-1") else {
             panic!("prod-w-1 does not run")
         };
         let uuid = mainstay_spec::smbios_uuid(ID, &name);
-        let node = Running {
+        let node = RunningGuest {
             uuid,
             config: Seen::Yes(wanted.config.clone()),
             ..(**node).clone()
         };
-        observed.talos.insert(name, Talos::Running(Box::new(node)));
+        observed.guests.insert(name, Guest::Running(Box::new(node)));
     }
 }

@@ -1,26 +1,26 @@
 //! Every action, and one table of what the program knows about each kind.
 //!
-//! Whoever asks about an action (views, limits, lease, approval, linter) reads the table. Both matches are exhaustive, so that an action
+//! Views, limits, lease, approval and linter read the table. Both matches are exhaustive, so that an action
 //! that is not classified does not compile.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use mainstay_spec::Gib;
-use uuid::Uuid;
 
-use crate::desired::Image;
+use crate::desired::{Image, SchematicRef};
 use crate::mark::Mark;
-use crate::observed::{Config, StorageAt};
+use crate::observed::{GuestConfig, StorageAt};
 use crate::settings::Setting;
-use crate::step::{Apply, Claim, EtcdMember, Fill, Impact, LeaveBy, NodeState, Peer, Remark, Spare, VmRef};
+use crate::step::{
+    ApplyMode, Ask, Claim, Fill, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NodeState, QuorumCheck, VmRef,
+};
 
 /// Everything that can be done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Make the schematic known to the Image Factory.
     SchematicRegister {
-        schematic: String,
+        schematic: SchematicRef,
     },
     /// Have a host download the image. On a shared storage one host does it for all.
     ImageFetch {
@@ -32,7 +32,7 @@ pub enum Action {
         at: StorageAt,
         file: String,
     },
-    /// Remove an image that nobody needs.
+    /// Remove an image that no machine needs.
     ImageDelete {
         at: StorageAt,
         file: String,
@@ -40,9 +40,9 @@ pub enum Action {
     /// Create a VM without disks that carries all marks: the claim of its VMID.
     MachineClaim(Box<Claim>),
     /// Write the mark, and the tags that are missing.
-    MachineMark(Box<Remark>),
-    /// Give a claimed VM its disks, in one request. Not idempotent: whoever repeats it looks first. A VM that somebody started
-    /// before it got its system disk by it does not run afterwards: it would never look for one.
+    MachineMark(Box<MarkUpdate>),
+    /// Give a claimed VM its disks, in one request. Not idempotent: read the VM before repeating it. A VM that was started
+    /// before it got its system disk is stopped by this action, because it would not boot from the new disk.
     MachineFill(Box<Fill>),
     /// Grow a disk to a size.
     MachineGrow {
@@ -62,12 +62,13 @@ pub enum Action {
     /// Restart through PVE, so that pending settings take effect.
     MachineReboot {
         vm: VmRef,
-        address: Ipv4Addr,
+        guest: GuestRef,
+        check: Option<QuorumCheck>,
     },
     /// Switch off, and wait until it is off.
     MachineStop {
         vm: VmRef,
-        spare: Option<Spare>,
+        check: Option<QuorumCheck>,
     },
     /// Destroy a stopped VM with its volumes: those that mainstay made, and those that the user named with `--with-disk`. Proof of
     /// ownership, the config's volumes and PVE's quorum are read again right before: a volume that is in neither list stops it.
@@ -78,7 +79,7 @@ pub enum Action {
         volumes: Vec<String>,
         with_disks: Vec<String>,
         purge: bool,
-        spare: Option<Spare>,
+        check: Option<QuorumCheck>,
         only_going: bool,
     },
     /// Destroy a volume that no VM refers to.
@@ -86,42 +87,57 @@ pub enum Action {
         at: StorageAt,
         volume: String,
     },
-    /// Wait for the Talos API; in maintenance mode prove the VM by its UUID and apply the config; done if it is configured already.
-    TalosConfigure {
-        address: Ipv4Addr,
-        uuid: Uuid,
-        config: Config,
+    /// Wait until the guest proves that it is this life of the VM, and record its host key in the mark. Nothing secret is sent before.
+    GuestProve {
+        vm: VmRef,
+        guest: GuestRef,
     },
-    /// Wait for the Talos API of a machine that is not wanted any more, so that it can be seen whether it has etcd data.
-    TalosAwait {
-        address: Ipv4Addr,
-        uuid: Uuid,
+    /// Write public files and install the release. Nothing of the cluster starts.
+    GuestPrepare {
+        guest: GuestRef,
+        config: GuestConfig,
     },
-    /// Apply a changed config to a running node.
-    TalosReconfigure {
-        address: Ipv4Addr,
-        uuid: Uuid,
-        config: Config,
-        how: Apply,
+    /// Wait for the guest; where it has no config, prove the VM by its UUID and send it; done if it is configured already.
+    GuestConfigure {
+        guest: GuestRef,
+        config: GuestConfig,
     },
-    /// Begin etcd here, once in the life of the cluster. `prove` are the control planes that could have data: each is read again first.
-    TalosBootstrap {
-        address: Ipv4Addr,
-        prove: Vec<Peer>,
+    /// Wait for the guest of a machine that is not wanted any more, so that it can be seen whether it has etcd data.
+    GuestAwait {
+        guest: GuestRef,
+    },
+    /// Apply a changed config to a running guest.
+    GuestReconfigure {
+        guest: GuestRef,
+        config: GuestConfig,
+        mode: ApplyMode,
+        /// For a mode that restarts a control plane.
+        check: Option<QuorumCheck>,
+    },
+    /// Begin etcd here, once in the life of the cluster. `prove_empty` are the control planes that could have data: each is read again first.
+    EtcdBootstrap {
+        guest: GuestRef,
+        config: GuestConfig,
+        prove_empty: Ask,
     },
     /// Wait until the machine is a healthy voter of etcd.
     EtcdJoin {
-        address: Ipv4Addr,
+        guest: GuestRef,
     },
     EtcdLeave {
-        member: EtcdMember,
-        by: LeaveBy,
+        member: MemberRef,
+        by: MemberRemoval,
+        /// Other control planes, which tell whether it is still a member.
+        ask: Ask,
     },
     /// Wait for the Kubernetes Node.
     NodeAwait {
         until: NodeState,
+        ask: Ask,
     },
-    NodeDelete,
+    NodeDelete {
+        ask: Ask,
+    },
 }
 
 /// What the program knows about an action.
@@ -172,7 +188,7 @@ pub enum EtcdEffect<'a> {
     Joins,
     /// The member is down for a while.
     Interrupts,
-    Leaves(&'a EtcdMember),
+    Leaves(&'a MemberRef),
 }
 
 impl<'a> ActionInfo<'a> {
@@ -308,20 +324,22 @@ impl Action {
                 .busy(at)
                 .impact(Impact::Wipe)
                 .removes_subject(),
-            Self::TalosConfigure { .. } => row("talos.configure", "configure", "configuring", 45),
-            Self::TalosAwait { .. } => row("talos.await", "await Talos", "waiting for the guest", 45),
-            Self::TalosReconfigure { how: Apply::Live, .. } => {
-                row("talos.reconfigure", "new config, live", "applying the config", 5).impact(Impact::Live)
-            }
-            Self::TalosReconfigure { how: Apply::Staged, .. } => {
-                row("talos.reconfigure", "new config", "applying the config", 5).impact(Impact::Live)
-            }
-            Self::TalosReconfigure { how: Apply::Reboot, .. } => {
-                row("talos.reconfigure", "new config, reboot", "applying the config", 60)
-                    .impact(Impact::Reboot)
-                    .etcd(EtcdEffect::Interrupts)
-            }
-            Self::TalosBootstrap { .. } => row("talos.bootstrap", "", "bootstrapping etcd", 15),
+            Self::GuestProve { .. } => row("guest.prove", "prove", "waiting for the first login", 45),
+            Self::GuestPrepare { .. } => row("guest.prepare", "install", "installing the release", 60),
+            Self::GuestConfigure { .. } => row("guest.configure", "configure", "configuring", 45),
+            Self::GuestAwait { .. } => row("guest.await", "await guest", "waiting for the guest", 45),
+            Self::GuestReconfigure {
+                mode: ApplyMode::Live, ..
+            } => row("guest.reconfigure", "new config, live", "applying the config", 5).impact(Impact::Live),
+            Self::GuestReconfigure {
+                mode: ApplyMode::Staged, ..
+            } => row("guest.reconfigure", "new config", "applying the config", 5).impact(Impact::Live),
+            Self::GuestReconfigure {
+                mode: ApplyMode::Reboot, ..
+            } => row("guest.reconfigure", "new config, reboot", "applying the config", 60)
+                .impact(Impact::Reboot)
+                .etcd(EtcdEffect::Interrupts),
+            Self::EtcdBootstrap { .. } => row("etcd.bootstrap", "", "bootstrapping etcd", 15),
             Self::EtcdJoin { .. } => row("etcd.join", "join etcd", "joining etcd", 30)
                 .waits()
                 .etcd(EtcdEffect::Joins),
@@ -330,7 +348,7 @@ impl Action {
                 .removes_data()
                 .etcd(EtcdEffect::Leaves(member)),
             Self::NodeAwait { .. } => row("node.await", "await node", "waiting for the node", 90).waits(),
-            Self::NodeDelete => row("node.delete", "delete node", "deleting the Node", 1)
+            Self::NodeDelete { .. } => row("node.delete", "delete node", "deleting the Node", 1)
                 .impact(Impact::Live)
                 .removes_data(),
         }
@@ -349,12 +367,11 @@ impl Action {
             Self::MachineChange { settings, .. } => Some(settings.iter().map(Setting::key).collect::<Vec<_>>().join("+")),
             Self::MachineMark(update) => update.mark.bootstrap.then(|| "bootstrap here".to_owned()),
             Self::EtcdLeave { by, .. } => match by {
-                LeaveBy::Itself(_) => None,
-                LeaveBy::Survivor(peer) => Some(format!("by {}", peer.machine)),
+                MemberRemoval::Leave => None,
+                MemberRemoval::RemovedBy(peer) => Some(format!("by {peer}")),
             },
-            Self::TalosBootstrap { prove, .. } => {
-                let names: Vec<&str> = prove.iter().map(|peer| peer.machine.as_str()).collect();
-                (!names.is_empty()).then(|| format!("after reading {}", names.join(", ")))
+            Self::EtcdBootstrap { prove_empty, .. } => {
+                (!prove_empty.is_empty()).then(|| format!("after reading {}", prove_empty.join(", ")))
             }
             Self::SchematicRegister { .. }
             | Self::ImageFetch { .. }
@@ -365,12 +382,14 @@ impl Action {
             | Self::MachineStop { .. }
             | Self::MachineDelete { .. }
             | Self::VolumeDelete { .. }
-            | Self::TalosConfigure { .. }
-            | Self::TalosAwait { .. }
-            | Self::TalosReconfigure { .. }
+            | Self::GuestProve { .. }
+            | Self::GuestPrepare { .. }
+            | Self::GuestConfigure { .. }
+            | Self::GuestAwait { .. }
+            | Self::GuestReconfigure { .. }
             | Self::EtcdJoin { .. }
             | Self::NodeAwait { .. }
-            | Self::NodeDelete => None,
+            | Self::NodeDelete { .. } => None,
         }
     }
 }

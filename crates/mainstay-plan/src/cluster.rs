@@ -47,7 +47,7 @@ pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
                 }
             })
         }
-        Goal::Nothing { images } => {
+        Goal::Absent { images } => {
             conflicts::refuse_teardown(inputs, &mut plan);
             removal::plan_teardown(inputs, images, &mut plan);
             plan.finish(|_| Unchanged::default())
@@ -67,15 +67,21 @@ fn plan_cluster(ctx: Context<'_>, plan: &mut PlanBuilder) -> bool {
     let mut vms = vm::plan(ctx, &placement, &mut images, plan);
     let guests = guest::inspect(ctx, &vms, plan);
     let configs = guest::compare(ctx, &guests, plan);
-    let (mut configured, chain) = join::configure(ctx, &vms, &guests, &etcd, EtcdChain::observed(ctx), plan);
+    let prepared = join::prepare(ctx, &placement, &vms, &guests, plan);
+    let chain = EtcdChain::observed(ctx);
+    let (mut configured, chain) = join::configure(ctx, &vms, &guests, &etcd, &prepared, chain, plan);
     let turns = turns::collect(ctx, &mut vms, configs, &guests);
     let (bootstrap, turned, chain) = match &etcd.presence {
         // Nothing depends on these machines yet, so they change before etcd begins.
         EtcdPresence::NotBootstrapped => {
             let (turned, chain) = turns::plan(ctx, turns, &etcd, &configured, chain, plan);
             configured.extend(&turned.ended);
-            let bootstrap = join::bootstrap(ctx, &placement, &vms, &guests, &etcd, &configured, plan);
+            let mut ready = prepared.clone();
+            ready.extend(&configured);
+            let bootstrap = join::bootstrap(ctx, &placement, &vms, &guests, &etcd, &ready, plan);
             let chain = chain.after(bootstrap);
+            let founding = etcd.founder.zip(bootstrap);
+            let chain = join::configure_joiners(ctx, &guests, &prepared, founding, &mut configured, chain, plan);
             (
                 bootstrap,
                 turned,

@@ -4,7 +4,7 @@ use crate::builder::PlanBuilder;
 use crate::context::{Context, Inputs};
 use crate::desired::{Desired, DesiredMachine, running};
 use crate::mark::Mark;
-use crate::observed::{Observed, Seen, Talos};
+use crate::observed::{Guest, Observed, Seen};
 use crate::ownership::{OwnedVm, VmLookup};
 use crate::plan::{HoldReason, Refusal, RefusalKind};
 use crate::step::Subject;
@@ -25,7 +25,7 @@ pub(crate) fn check_preconditions(desired: &Desired, observed: &Observed, plan: 
     }
     if let Some(why) = observed.vms.unknown() {
         plan.refuse(Refusal {
-            kind: RefusalKind::Lacking,
+            kind: RefusalKind::Insufficient,
             ..gate(
                 Subject::Cluster,
                 "not every VM can be seen",
@@ -49,15 +49,12 @@ fn without_secrets(desired: &Desired, observed: &Observed, plan: &mut PlanBuilde
         plan.refuse(gate(
             Subject::Cluster,
             format!(
-                "{} of cluster {} exist, but its secrets do not",
+                "found {} of cluster {}, but not its secrets file",
                 crate::counts::count(named.len(), "machine"),
                 desired.cluster
             ),
-            format!(
-                "new secrets would not open the running cluster (id {}), and nothing proves that it is yours.",
-                first.cluster_id
-            ),
-            "bring the secrets file back to where cluster.yaml is, or use another name.",
+            format!("new secrets cannot access the running cluster (id {}).", first.cluster_id),
+            "restore the secrets file next to cluster.yaml, or use another cluster name.",
         ));
     }
 }
@@ -78,7 +75,7 @@ pub(crate) fn refuse_teardown(inputs: Inputs<'_>, plan: &mut PlanBuilder) {
         plan.refuse(gate(
             Subject::Machine(name.clone()),
             format!("{name} (VM {vmid}) is protected in PVE"),
-            "somebody set `protection` on it, and half a cluster is worse than a whole one.",
+            "the VM has PVE's protection flag; deleting only the others would leave a broken cluster.",
             format!("qm set {vmid} --protection 0"),
         ));
     }
@@ -100,7 +97,7 @@ fn old_pve(observed: &Observed, plan: &mut PlanBuilder) {
     if (observed.pve.major, observed.pve.minor) < OLDEST_PVE {
         let (major, minor) = OLDEST_PVE;
         plan.refuse(Refusal {
-            kind: RefusalKind::Lacking,
+            kind: RefusalKind::Insufficient,
             ..gate(
                 Subject::Cluster,
                 format!("PVE {} is too old", observed.pve),
@@ -116,8 +113,10 @@ fn other_versions(ctx: Context<'_>, plan: &mut PlanBuilder) {
     let Some(runs) = ctx.desired.cluster_id.and_then(|id| running(ctx.observed, id)) else {
         return;
     };
+    let distro = runs.distro;
+    let key = format!("{distro}.version");
     let pairs = [
-        ("talos.version", "Talos", &runs.talos, &ctx.cluster.versions.talos),
+        (key.as_str(), distro.title(), &runs.release, &ctx.cluster.versions.release),
         ("kubernetes", "Kubernetes", &runs.kubernetes, &ctx.cluster.versions.kubernetes),
     ];
     for (key, name, is, want) in pairs.into_iter().filter(|(_, _, is, want)| is != want) {
@@ -133,7 +132,7 @@ fn other_versions(ctx: Context<'_>, plan: &mut PlanBuilder) {
 fn refuse_machine(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
     match ctx.lookup(machine) {
         VmLookup::Unknown(_) => {}
-        // What is left of it goes, whatever it was.
+        // The remains of a partly deleted VM are removed, so its settings do not matter.
         VmLookup::Found(owned) if owned.is_partially_deleted(ctx.observed) => {}
         VmLookup::Absent => absent(ctx, machine, plan),
         VmLookup::Found(owned) => {
@@ -193,10 +192,15 @@ fn absent(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
         });
     } else if let Some(left) = leftover(ctx.observed, vmid) {
         let what = format!("VMID {vmid} of {} has a volume without a VM: {left}", machine.name());
-        let why = "it may be somebody's data; a new VM would take it for its own.";
+        let why = "the volume may hold data, and a new VM with this VMID would reuse it.";
         plan.refuse(Refusal {
             at,
-            ..conflict(machine.subject(), what, why, format!("if nobody needs it: pvesm free {left}"))
+            ..conflict(
+                machine.subject(),
+                what,
+                why,
+                format!("if the data is not needed: pvesm free {left}"),
+            )
         });
     }
     foreign_address(ctx, machine, plan);
@@ -211,13 +215,13 @@ fn leftover(observed: &Observed, vmid: u32) -> Option<&str> {
         .map(|left| left.volume.as_str())
 }
 
-/// Somebody answers where a machine of ours will be, but is not yet.
+/// A foreign machine answers on an address of a machine of ours that does not run yet.
 fn foreign_address(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
     if let Some(Seen::Yes(answer)) = ctx.observed.answers.get(&machine.address()) {
         let ports: Vec<String> = answer.ports.iter().map(ToString::to_string).collect();
-        let what = format!("somebody else has the address {} of {}", machine.address(), machine.name());
+        let what = format!("address {} of {} is already in use", machine.address(), machine.name());
         let why = format!("port {} answers there, but the machine does not run.", ports.join(" and "));
-        let help = "find who has it, or give the pool other `addresses`.";
+        let help = "free the address, or change the pool's `addresses`.";
         plan.refuse(Refusal {
             at: Some(machine.machine.at),
             ..conflict(machine.subject(), what, why, help)
@@ -227,16 +231,16 @@ fn foreign_address(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBu
 
 /// Our machine runs, but another one waits for a config on its address: it gets nothing.
 fn foreign_guest(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
-    let Some(Talos::Maintenance {
+    let Some(Guest::AwaitingConfig {
         uuid: Seen::Yes(uuid), ..
-    }) = ctx.talos(machine.name())
+    }) = ctx.guest(machine.name())
     else {
         return;
     };
     let ours = ctx.desired.uuid(machine.name());
     if *uuid != ours {
         let what = format!(
-            "somebody else's machine waits on the address {} of {}",
+            "another machine in maintenance mode answers on {} of {}",
             machine.address(),
             machine.name()
         );
@@ -275,7 +279,7 @@ fn names(ctx: Context<'_>, plan: &mut PlanBuilder) {
     }
 }
 
-/// Before there is a cluster of ours, nobody may answer on its VIP.
+/// Before a control plane of ours runs, no machine may answer on the cluster's VIP.
 fn vip(ctx: Context<'_>, plan: &mut PlanBuilder) {
     let Some(vip) = ctx.cluster.network.vip else { return };
     let runs = ctx.cluster.control_planes().any(|machine| {
@@ -286,7 +290,7 @@ fn vip(ctx: Context<'_>, plan: &mut PlanBuilder) {
     });
     if let (false, Some(Seen::Yes(answer))) = (runs, ctx.observed.answers.get(&vip)) {
         let ports: Vec<String> = answer.ports.iter().map(ToString::to_string).collect();
-        let what = format!("somebody else has the VIP {vip}");
+        let what = format!("VIP {vip} is already in use");
         let why = format!(
             "port {} answers there, but no control plane of ours runs.",
             ports.join(" and ")
@@ -295,7 +299,7 @@ fn vip(ctx: Context<'_>, plan: &mut PlanBuilder) {
             Subject::Cluster,
             what,
             why,
-            "find who has it, or choose another `network.vip`.",
+            "free the address, or choose another `network.vip`.",
         ));
     }
 }
@@ -308,14 +312,14 @@ fn lost_control_planes(ctx: Context<'_>, plan: &mut PlanBuilder) {
     let any_left = ctx.cluster.control_planes().any(unknown) || ctx.owned.ours.iter().any(has_disk);
     let orphan = ctx.cluster.machines.iter().find(|machine| {
         !machine.is_control_plane()
-            && matches!(ctx.talos(machine.name()), Some(Talos::Running(node)) if node.uuid == ctx.desired.uuid(machine.name()))
+            && matches!(ctx.guest(machine.name()), Some(Guest::Running(node)) if node.uuid == ctx.desired.uuid(machine.name()))
     });
     if let (false, Some(worker)) = (any_left, orphan) {
         plan.refuse(gate(
             Subject::Cluster,
             "every control plane is gone",
             format!(
-                "{} still runs, so the cluster did: a new etcd would begin empty, under nodes that remember another.",
+                "{} belongs to a cluster whose control planes are all gone; a new, empty etcd would not match it.",
                 worker.name()
             ),
             "restore the control planes from a backup of their VMs; or give the cluster up: mainstay down, then mainstay up.",

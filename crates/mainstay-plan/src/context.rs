@@ -9,9 +9,9 @@ use uuid::Uuid;
 use crate::desired::{Desired, DesiredCluster, DesiredMachine};
 use crate::digest;
 use crate::mark::Mark;
-use crate::observed::{Member, Node, Observed, Talos};
+use crate::observed::{EtcdMember, Guest, NodeStatus, Observed};
 use crate::ownership::{OwnedVm, OwnedVms, VmLookup};
-use crate::step::StepId;
+use crate::step::{Ask, GuestRef, MemberRef, QuorumCheck, StepId};
 
 /// The last step that a machine has in some respect.
 pub(crate) type StepByMachine<'a> = BTreeMap<&'a str, StepId>;
@@ -30,16 +30,34 @@ impl<'a> Inputs<'a> {
         self.desired.uuid(name)
     }
 
-    pub fn talos(self, name: &str) -> Option<&'a Talos> {
-        self.observed.talos.get(name)
+    /// Control planes of the file, for steps that need one that answers.
+    pub fn control_planes(self) -> Ask {
+        let control_planes = self
+            .desired
+            .cluster_goal()
+            .into_iter()
+            .flat_map(DesiredCluster::control_planes);
+        control_planes.map(|machine| machine.name().to_owned()).collect()
+    }
+
+    /// The guest of the machine of this name, as a step refers to it.
+    pub fn guest_ref(self, name: &str) -> GuestRef {
+        GuestRef {
+            machine: name.to_owned(),
+            uuid: self.uuid(name),
+        }
+    }
+
+    pub fn guest(self, name: &str) -> Option<&'a Guest> {
+        self.observed.guests.get(name)
     }
 
     /// The etcd members that were observed. Empty where they could not be read.
-    pub fn members(self) -> &'a [Member] {
+    pub fn members(self) -> &'a [EtcdMember] {
         self.observed.etcd.yes().map(Vec::as_slice).unwrap_or_default()
     }
 
-    pub fn node(self, name: &str) -> Option<&'a Node> {
+    pub fn node(self, name: &str) -> Option<&'a NodeStatus> {
         self.observed.kubernetes.yes()?.nodes.get(name)
     }
 
@@ -71,6 +89,32 @@ impl<'a> Deref for Context<'a> {
 }
 
 impl<'a> Context<'a> {
+    /// Control planes of the file without one of them.
+    pub fn other_control_planes(self, name: &str) -> Ask {
+        let others = self
+            .cluster
+            .control_planes()
+            .map(DesiredMachine::name)
+            .filter(|other| *other != name);
+        others.map(str::to_owned).collect()
+    }
+
+    /// What must be read right before a control plane restarts: the members, first as it lists them itself.
+    pub fn restart_check(self, machine: &DesiredMachine) -> Option<QuorumCheck> {
+        let name = machine.name();
+        machine.is_control_plane().then(|| QuorumCheck {
+            member: MemberRef {
+                name: name.to_owned(),
+                id: 0,
+            },
+            ask: [name.to_owned()]
+                .into_iter()
+                .chain(self.other_control_planes(name).iter().cloned())
+                .collect(),
+            may_join: false,
+        })
+    }
+
     /// The VM of a machine of the file.
     pub fn lookup(self, machine: &DesiredMachine) -> VmLookup<'a> {
         self.owned.lookup(machine.name(), machine.machine.vmid)
@@ -84,12 +128,14 @@ impl<'a> Context<'a> {
             machine: machine.name().to_owned(),
             role: machine.machine.role,
             vmid,
+            tag_follows: false,
             shape: Some(digest::digest(self.cluster, machine)),
-            versions: Some(self.cluster.versions.clone()),
+            versions: Some(machine.versions.clone()),
             bootstrap: false,
             going: false,
             disks: None,
             lease: None,
+            host_key: None,
         }
     }
 }

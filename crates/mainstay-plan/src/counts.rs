@@ -15,7 +15,7 @@ pub(crate) fn unchanged(ctx: Context<'_>, plan: &Plan) -> Unchanged {
     let is_busy = |name: &str| busy.contains(&Subject::Machine(name.to_owned()));
     Unchanged {
         machines: ctx.cluster.machines.iter().filter(|machine| !is_busy(machine.name())).count(),
-        images: images::count(ctx.observed, &ctx.cluster.image.file),
+        images: images::count(ctx),
     }
 }
 

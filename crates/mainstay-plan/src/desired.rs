@@ -1,17 +1,17 @@
-//! What is wanted, with everything that the file, the secrets and the Image Factory decide already decided.
+//! What is wanted, with everything that the file and the secrets decide already decided.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use mainstay_spec::{Cni, Machine, Network, Role, Spec, StorageNames, smbios_uuid};
-use semver::Version;
-use talos_config::versions::{RELEASES, Unsupported, check_pair};
 use uuid::Uuid;
 
-use crate::mark::{Mark, Versions};
-use crate::observed::{Config, Observed, Talos};
-use crate::step::Subject;
+use crate::mark::Mark;
+use crate::observed::{GuestConfig, Observed};
+use crate::step::{FirstUser, Subject};
+use crate::versions::Versions;
 
 /// One goal for one cluster.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,7 +41,7 @@ pub struct ExpectedMachine {
 pub enum Goal {
     Cluster(Box<DesiredCluster>),
     /// Everything that is ours is to go, images by file name.
-    Nothing {
+    Absent {
         images: Vec<String>,
     },
 }
@@ -49,8 +49,8 @@ pub enum Goal {
 /// The cluster that is wanted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredCluster {
+    /// What the file asks for. Each machine has its own versions beside.
     pub versions: Versions,
-    pub image: Image,
     pub network: Network,
     pub storage: StorageNames,
     /// The PVE resource pool that machines are created in.
@@ -58,6 +58,8 @@ pub struct DesiredCluster {
     /// The image has the guest agent.
     pub agent: bool,
     pub cni: Cni,
+    /// The account that the first boot creates. `None`: the guest has no accounts.
+    pub first_user: Option<FirstUser>,
     /// Control planes first, then by pool and ordinal.
     pub machines: Vec<DesiredMachine>,
 }
@@ -66,18 +68,40 @@ pub struct DesiredCluster {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredMachine {
     pub machine: Machine,
-    pub config: Config,
+    /// What it is to run. An upgrade changes machines one by one, so each has its own.
+    pub versions: Versions,
+    pub image: Arc<Image>,
+    pub config: GuestConfig,
 }
 
 /// The bootable disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    pub schematic: String,
     pub url: String,
     /// Named by version, schematic and architecture, so that it is never overwritten by another.
     pub file: String,
-    /// In bytes, as the factory says. Unknown while offline; then any size is believed.
+    /// What must be registered before the publisher builds it. `None`: the file is published as it is.
+    pub schematic: Option<SchematicRef>,
+    /// In bytes, as the publisher says. Unknown while offline; then any size is believed.
     pub size: Option<u64>,
+    /// PVE compares it while it downloads.
+    pub checksum: Option<ImageChecksum>,
+}
+
+/// A published checksum of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageChecksum {
+    /// `sha256` or `sha512`.
+    pub algorithm: &'static str,
+    pub hex: String,
+}
+
+/// The description of an image that its factory builds on demand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchematicRef {
+    /// A hash of the text.
+    pub id: String,
+    pub text: String,
 }
 
 /// What the plan must be told besides the file.
@@ -87,29 +111,33 @@ pub struct Facts {
     pub versions: Versions,
     pub image: Image,
     /// By machine. May be empty while there are no secrets.
-    pub configs: BTreeMap<String, Config>,
+    pub configs: BTreeMap<String, GuestConfig>,
+    pub first_user: Option<FirstUser>,
 }
 
 impl Desired {
     /// The cluster of the file.
     pub fn cluster(spec: &Spec, facts: Facts) -> Self {
         let mut configs = facts.configs;
+        let image = Arc::new(facts.image);
         let with_config = |machine: &Machine| {
-            let config = configs.remove(machine.name.as_str()).unwrap_or_else(|| Config::new(""));
+            let config = configs.remove(machine.name.as_str()).unwrap_or_else(|| GuestConfig::new(""));
             DesiredMachine {
                 machine: machine.clone(),
+                versions: facts.versions.clone(),
+                image: image.clone(),
                 config,
             }
         };
         let machines = spec.machines.iter().map(with_config).collect();
         let cluster = DesiredCluster {
-            versions: facts.versions,
-            image: facts.image,
+            versions: facts.versions.clone(),
             network: spec.network.clone(),
             storage: spec.datacenter.storage.clone(),
             resource_pool: spec.datacenter.pool.as_ref().map(ToString::to_string),
             agent: spec.distro.has_guest_agent(),
             cni: spec.cni,
+            first_user: facts.first_user,
             machines,
         };
         Self {
@@ -146,14 +174,14 @@ impl Desired {
             protect: false,
             vmids: BTreeMap::new(),
             with_disks: BTreeSet::new(),
-            goal: Goal::Nothing { images },
+            goal: Goal::Absent { images },
         }
     }
 
     pub fn cluster_goal(&self) -> Option<&DesiredCluster> {
         match &self.goal {
             Goal::Cluster(cluster) => Some(cluster),
-            Goal::Nothing { .. } => None,
+            Goal::Absent { .. } => None,
         }
     }
 
@@ -216,49 +244,17 @@ pub fn running(observed: &Observed, cluster_id: Uuid) -> Option<Versions> {
             .filter(|mark| mark.cluster_id == cluster_id)
             .filter_map(|mark| mark.versions.as_ref())
     };
-    let nodes = || {
-        observed
-            .talos
-            .values()
-            .filter_map(|talos| if let Talos::Running(node) = talos { Some(node) } else { None })
-    };
-    let talos = nodes()
-        .map(|node| &node.version)
+    let distro = ours().map(|versions| versions.distro).next();
+    let guests = || observed.guests.values().filter_map(|guest| guest.running());
+    let release = guests()
+        .map(|guest| &guest.release)
         .min()
-        .or_else(|| ours().map(|versions| &versions.talos).min())?;
-    let kubernetes = nodes().filter_map(|node| node.kubernetes.as_ref()).min();
+        .or_else(|| ours().map(|versions| &versions.release).min())?;
+    let kubernetes = guests().filter_map(|guest| guest.kubernetes.as_ref()).min();
     let kubernetes = kubernetes.or_else(|| ours().map(|versions| &versions.kubernetes).min())?;
     Some(Versions {
-        talos: talos.clone(),
+        distro: distro?,
+        release: release.clone(),
         kubernetes: kubernetes.clone(),
     })
-}
-
-/// The versions to use: what the file says, else what runs, else the newest known.
-pub fn resolve(spec: &Spec, running: Option<&Versions>) -> Result<Versions, Unsupported> {
-    let Some(wish) = spec.distro.talos() else {
-        return Err(Unsupported::Malformed(format!("a version of {}", spec.distro.distro())));
-    };
-    let known = RELEASES.iter().map(|release| &release.newest);
-    let talos = wish.version.pick(running.map(|versions| &versions.talos), known);
-    let talos = talos.ok_or_else(|| Unsupported::Malformed(wish.version.to_string()))?.clone();
-    let release = talos_config::versions::release(&talos)?;
-    let fitting: Vec<&Version> = RELEASES
-        .iter()
-        .map(|known| &known.kubernetes)
-        .filter(|version| release.runs(version))
-        .collect();
-    let kubernetes = spec.kubernetes.pick(running.map(|versions| &versions.kubernetes), fitting);
-    let kubernetes = kubernetes.cloned().or_else(|| first_of_minor(&spec.kubernetes));
-    let kubernetes = kubernetes.ok_or_else(|| Unsupported::Malformed(spec.kubernetes.to_string()))?;
-    check_pair(&talos, &kubernetes)?;
-    Ok(Versions { talos, kubernetes })
-}
-
-/// A minor that is in the window of a release but whose patches are not in the table.
-fn first_of_minor(wish: &mainstay_spec::VersionWish) -> Option<Version> {
-    match wish {
-        mainstay_spec::VersionWish::Minor(major, minor) => Some(Version::new(*major, *minor, 0)),
-        _ => None,
-    }
 }

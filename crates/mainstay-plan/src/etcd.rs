@@ -4,9 +4,9 @@ use crate::action::Action;
 use crate::builder::PlanBuilder;
 use crate::context::Context;
 use crate::desired::DesiredMachine;
-use crate::observed::{EtcdState, Member, Seen, Talos};
+use crate::observed::{EtcdMember, EtcdState, Guest, Seen};
 use crate::ownership::{OwnedVm, VmLookup};
-use crate::step::{EtcdMember, Impact, LeaveBy, Peer, StepId, Subject};
+use crate::step::{Impact, MemberRef, MemberRemoval, StepId, Subject};
 
 /// Whether there is an etcd cluster. A second bootstrap would make a second cluster, so it is planned only when this is certain.
 #[derive(Debug, Clone)]
@@ -44,9 +44,8 @@ pub(crate) fn is_recorded_founder(ctx: Context<'_>, machine: &DesiredMachine) ->
 
 /// When in doubt there may be one.
 fn presence(ctx: Context<'_>) -> EtcdPresence {
-    let has_data = |talos: &Talos| matches!(talos, Talos::Running(node) if node.has_etcd_data());
     let is_seen = !ctx.members().is_empty() || ctx.observed.kubernetes.yes().is_some();
-    if is_seen || ctx.observed.talos.values().any(has_data) {
+    if is_seen || ctx.observed.guests.values().any(Guest::has_etcd_data) {
         return EtcdPresence::Exists;
     }
     let unknown_vm = ctx.cluster.control_planes().find_map(|machine| match ctx.lookup(machine) {
@@ -68,28 +67,26 @@ pub(crate) fn data_unknown(ctx: Context<'_>, name: &str, vm: &OwnedVm<'_>) -> Op
         return Some(format!("{name} does not run"));
     }
     let ours = ctx.uuid(name);
-    match ctx.talos(name) {
-        // A machine that waits for its config has no state partition, so it never was a member.
-        Some(Talos::Maintenance {
-            uuid: Seen::Yes(uuid), ..
-        }) if *uuid == ours => None,
-        Some(Talos::Running(node)) if node.uuid == ours => node.etcd.unknown().map(|why| format!("{name}: {why}")),
-        Some(Talos::Silent(why) | Talos::Foreign(why)) => Some(format!("{name}: {why}")),
+    match ctx.guest(name) {
+        // A machine that was never configured never was a member.
+        Some(guest) if guest.awaits_config(ours) => None,
+        Some(Guest::Running(node)) if node.uuid == ours => node.etcd.unknown().map(|why| format!("{name}: {why}")),
+        Some(Guest::Silent(why) | Guest::Foreign(why)) => Some(format!("{name}: {why}")),
         _ => Some(format!("{name} was not read")),
     }
 }
 
 /// The member of this machine was removed from etcd while the machine kept its data. Etcd rejects such data for ever.
 pub(crate) fn was_removed(ctx: Context<'_>, name: &str) -> bool {
-    let unwell = matches!(ctx.talos(name), Some(Talos::Running(node)) if node.etcd == Seen::Yes(EtcdState::Unwell));
+    let unwell = matches!(ctx.guest(name), Some(Guest::Running(node)) if node.etcd == Seen::Yes(EtcdState::Unhealthy));
     // A member that never started has no name yet.
-    let is = |member: &Member| member.name == name || member.name.is_empty();
+    let is = |member: &EtcdMember| member.name == name || member.name.is_empty();
     let members = ctx.observed.etcd.yes();
     unwell && members.is_some_and(|members| !members.iter().any(is))
 }
 
 pub(crate) fn is_healthy_voter(ctx: Context<'_>, name: &str) -> bool {
-    let is = |member: &Member| member.name == name && member.votes() && member.healthy;
+    let is = |member: &EtcdMember| member.name == name && member.votes() && member.healthy;
     ctx.members().iter().any(is)
 }
 
@@ -97,7 +94,7 @@ pub(crate) fn is_healthy_voter(ctx: Context<'_>, name: &str) -> bool {
 pub(crate) struct EtcdChain {
     /// The last steps that concern etcd: the next one waits for them.
     pub tail: Vec<StepId>,
-    pub members: Vec<Member>,
+    pub members: Vec<EtcdMember>,
 }
 
 impl EtcdChain {
@@ -118,31 +115,47 @@ impl EtcdChain {
 
     /// Adds a wait until the machine is a healthy voter. One that votes already counts as it was observed: the next plan sees whether it
     /// is well again.
-    pub fn join(&mut self, machine: &DesiredMachine, why: &str, needs: Vec<StepId>, plan: &mut PlanBuilder) -> StepId {
+    pub fn join(
+        &mut self,
+        ctx: Context<'_>,
+        machine: &DesiredMachine,
+        why: &str,
+        needs: Vec<StepId>,
+        plan: &mut PlanBuilder,
+    ) -> StepId {
         let name = machine.name();
         if !self.members.iter().any(|member| member.name == name && member.votes()) {
             self.members.retain(|member| member.name != name);
-            self.members.push(Member {
+            self.members.push(EtcdMember {
                 id: 0,
                 name: name.to_owned(),
                 learner: false,
                 healthy: true,
             });
         }
-        let action = Action::EtcdJoin {
-            address: machine.address(),
-        };
-        plan.machine_step(machine, action).because(why).needs(needs).add()
+        let guest = ctx.guest_ref(name);
+        plan.machine_step(machine, Action::EtcdJoin { guest })
+            .because(why)
+            .needs(needs)
+            .add()
     }
 }
 
-pub(crate) fn leave(member: &Member, by: LeaveBy, why: &str, needs: Vec<StepId>, plan: &mut PlanBuilder) -> StepId {
+pub(crate) fn leave(
+    ctx: Context<'_>,
+    member: &EtcdMember,
+    by: MemberRemoval,
+    why: &str,
+    needs: Vec<StepId>,
+    plan: &mut PlanBuilder,
+) -> StepId {
     let action = Action::EtcdLeave {
-        member: EtcdMember {
+        member: MemberRef {
             name: member.name.clone(),
             id: member.id,
         },
         by,
+        ask: ctx.other_control_planes(&member.name),
     };
     let subject = Subject::Machine(member.name.clone());
     plan.step(subject, action)
@@ -153,23 +166,20 @@ pub(crate) fn leave(member: &Member, by: LeaveBy, why: &str, needs: Vec<StepId>,
 }
 
 /// A healthy voter of the file among `rest` that can list and remove members.
-pub(crate) fn healthy_peer(ctx: Context<'_>, rest: &[Member]) -> Result<Peer, String> {
+pub(crate) fn healthy_peer(ctx: Context<'_>, rest: &[EtcdMember]) -> Result<String, String> {
     let is_voter = |name: &str| {
         rest.iter()
             .any(|member| member.name == name && member.healthy && member.votes())
     };
     let found = ctx.cluster.control_planes().find(|machine| is_voter(machine.name()));
     found
-        .map(|machine| Peer {
-            machine: machine.name().to_owned(),
-            address: machine.address(),
-        })
-        .ok_or_else(|| "no healthy control plane is there to take it out of etcd".to_owned())
+        .map(|machine| machine.name().to_owned())
+        .ok_or_else(|| "no healthy control plane is there to remove it from etcd".to_owned())
 }
 
 /// Whether etcd keeps its majority while `name` is down. The only member may go down: no other one depends on it.
-pub(crate) fn may_restart(members: &[Member], name: &str) -> Result<(), String> {
-    let voters: Vec<&Member> = members.iter().filter(|member| member.votes()).collect();
+pub(crate) fn may_restart(members: &[EtcdMember], name: &str) -> Result<(), String> {
+    let voters: Vec<&EtcdMember> = members.iter().filter(|member| member.votes()).collect();
     if voters.iter().all(|voter| voter.name == name) || voters.iter().all(|voter| voter.name != name) {
         return Ok(());
     }
@@ -182,13 +192,13 @@ pub(crate) fn may_restart(members: &[Member], name: &str) -> Result<(), String> 
 }
 
 /// Whether etcd can take `name` out and keeps its majority without it.
-pub(crate) fn may_leave(members: &[Member], name: &str) -> Result<(), String> {
-    let voters: Vec<&Member> = members.iter().filter(|member| member.votes()).collect();
+pub(crate) fn may_leave(members: &[EtcdMember], name: &str) -> Result<(), String> {
+    let voters: Vec<&EtcdMember> = members.iter().filter(|member| member.votes()).collect();
     let healthy = voters.iter().filter(|voter| voter.healthy).count();
     if healthy < majority(voters.len()) {
         return Err(short(&voters, healthy, "now, so it cannot change its members"));
     }
-    let rest: Vec<&Member> = voters.iter().copied().filter(|voter| voter.name != name).collect();
+    let rest: Vec<&EtcdMember> = voters.iter().copied().filter(|voter| voter.name != name).collect();
     let left = rest.iter().filter(|voter| voter.healthy).count();
     match rest.len() {
         0 => Err("it is the only etcd member".to_owned()),
@@ -201,7 +211,7 @@ fn majority(voters: usize) -> usize {
     voters / 2 + 1
 }
 
-fn short(voters: &[&Member], healthy: usize, when: &str) -> String {
+fn short(voters: &[&EtcdMember], healthy: usize, when: &str) -> String {
     let sick: Vec<&str> = voters
         .iter()
         .filter(|voter| !voter.healthy)
@@ -224,8 +234,8 @@ mod tests {
     use super::*;
 
     /// `a` is a healthy voter, `A` a sick one, `a?` a learner.
-    fn members(text: &str) -> Vec<Member> {
-        let member = |(id, word): (u64, &str)| Member {
+    fn members(text: &str) -> Vec<EtcdMember> {
+        let member = |(id, word): (u64, &str)| EtcdMember {
             id,
             name: word.trim_end_matches('?').to_lowercase(),
             learner: word.ends_with('?'),

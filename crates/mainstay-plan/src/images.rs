@@ -1,11 +1,11 @@
 //! Images: on every storage from which a machine is filled, once, whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::action::Action;
 use crate::builder::PlanBuilder;
 use crate::context::{Context, Inputs};
-use crate::desired::Image;
+use crate::desired::{Image, SchematicRef};
 use crate::observed::{ImageFile, Observed, Seen, StorageAt};
 use crate::plan::HoldReason;
 use crate::step::{StepId, Subject};
@@ -63,35 +63,41 @@ impl<'a> ImageTable<'a> {
             let why = format!("{} of {expected} bytes: a download that broke off", found.size);
             plan.step(subject.clone(), action).because(why).add()
         });
-        let registered = self.register(&image.schematic, plan);
+        let registered = image.schematic.as_ref().map(|schematic| self.register(schematic, plan));
         let action = Action::ImageFetch {
             at: at.clone(),
             image: image.clone(),
         };
         let step = plan.step(subject, action).because("missing there");
-        Some(step.needs([registered]).needs(discarded).add())
+        Some(step.needs(registered).needs(discarded).add())
     }
 
-    fn register(&mut self, schematic: &str, plan: &mut PlanBuilder) -> StepId {
-        if let Some(step) = self.registered.get(schematic) {
+    fn register(&mut self, schematic: &SchematicRef, plan: &mut PlanBuilder) -> StepId {
+        if let Some(step) = self.registered.get(&schematic.id) {
             return *step;
         }
         let action = Action::SchematicRegister {
-            schematic: schematic.to_owned(),
+            schematic: schematic.clone(),
         };
         let step = plan
             .step(Subject::Schematic, action)
             .because("the factory builds what it was told about")
             .add();
-        self.registered.insert(schematic.to_owned(), step);
+        self.registered.insert(schematic.id.clone(), step);
         step
     }
 }
 
 /// Images that are where they belong and are not touched.
-pub(crate) fn count(observed: &Observed, file: &str) -> usize {
-    let has = |files: &&Seen<Vec<ImageFile>>| files.yes().is_some_and(|files| files.iter().any(|found| found.file == file));
-    observed.images.values().filter(has).count()
+pub(crate) fn count(ctx: Context<'_>) -> usize {
+    let wanted: BTreeSet<&str> = ctx
+        .cluster
+        .machines
+        .iter()
+        .map(|machine| machine.image.file.as_str())
+        .collect();
+    let listed = ctx.observed.images.values().filter_map(Seen::yes).flatten();
+    listed.filter(|found| wanted.contains(found.file.as_str())).count()
 }
 
 /// Deletes image files, once per storage.

@@ -5,23 +5,66 @@ use crate::builder::PlanBuilder;
 use crate::context::{Context, StepByMachine};
 use crate::desired::DesiredMachine;
 use crate::etcd::{self, EtcdChain, EtcdFacts, EtcdPresence};
-use crate::guest::{GuestStatus, Guests};
-use crate::observed::{EtcdState, Running, Seen};
+use crate::guest::{self, GuestStatus, Guests};
+use crate::observed::{EtcdState, RunningGuest, Seen};
 use crate::ownership::OwnedVm;
 use crate::placement::Placement;
-use crate::step::{LeaveBy, Peer, StepId, Subject, VmRef};
+use crate::step::{Ask, MemberRemoval, StepId, Subject, VmRef};
 use crate::vm::{self, VmOutcome, VmPass};
 
-/// Configures every guest that needs it. Returns the step after which each is configured.
+/// Proves and prepares the guests that need it before they are configured. Returns the step after which each is prepared.
+pub(crate) fn prepare<'a>(
+    ctx: Context<'a>,
+    placement: &Placement,
+    vms: &VmPass<'a>,
+    guests: &Guests<'a>,
+    plan: &mut PlanBuilder,
+) -> StepByMachine<'a> {
+    let mut prepared = StepByMachine::new();
+    for (machine, status) in guests {
+        let GuestStatus::NeedsConfig { reason, .. } = status else {
+            continue;
+        };
+        let VmOutcome::Running { after, .. } = vms.outcomes[machine.name()] else {
+            continue;
+        };
+        if !guest::is_prepared(machine) {
+            continue;
+        }
+        let guest = ctx.guest_ref(machine.name());
+        let prove = Action::GuestProve {
+            vm: vm_ref(ctx, placement, machine),
+            guest: guest.clone(),
+        };
+        let live = vms.live_steps.get(machine.name()).copied();
+        let proved = plan
+            .machine_step(machine, prove)
+            .because(reason)
+            .needs(after)
+            .needs(live)
+            .add();
+        let prepare = Action::GuestPrepare {
+            guest,
+            config: machine.config.clone(),
+        };
+        let step = plan.machine_step(machine, prepare).because(reason).needs([proved]).add();
+        prepared.insert(machine.name(), step);
+    }
+    prepared
+}
+
+/// Configures every guest that needs it and whose order does not depend on the bootstrap. Returns the step after which each is configured.
 pub(crate) fn configure<'a>(
     ctx: Context<'a>,
     vms: &VmPass<'a>,
     guests: &Guests<'a>,
     etcd: &EtcdFacts<'_>,
+    prepared: &StepByMachine<'_>,
     mut chain: EtcdChain,
     plan: &mut PlanBuilder,
 ) -> (StepByMachine<'a>, EtcdChain) {
     let mut configured = StepByMachine::new();
+    let is_new_cluster = matches!(etcd.presence, EtcdPresence::NotBootstrapped);
     for (machine, status) in guests {
         let GuestStatus::NeedsConfig { reason, joins_etcd } = status else {
             continue;
@@ -29,29 +72,76 @@ pub(crate) fn configure<'a>(
         let VmOutcome::Running { after, .. } = vms.outcomes[machine.name()] else {
             continue;
         };
+        // Such a guest joins when it is configured, so there must be something to join first.
+        if is_new_cluster && !guest::joins_by_itself(machine) {
+            continue;
+        }
         // A cluster that runs takes new members one by one; one that is about to begin takes them as they come.
         let is_new_member = machine.is_control_plane() && *joins_etcd;
-        let is_chained = is_new_member && !matches!(etcd.presence, EtcdPresence::NotBootstrapped);
+        let is_chained = is_new_member && !is_new_cluster;
         let mut before = if is_chained { chain.tail.clone() } else { Vec::new() };
         if is_chained {
             before.extend(remove_stale_learner(ctx, machine, &before, &mut chain, plan));
         }
-        let action = Action::TalosConfigure {
-            address: machine.address(),
-            uuid: ctx.uuid(machine.name()),
-            config: machine.config.clone(),
-        };
         // One whose disk is not grown yet was never configured, and the next plan relies on that.
         let live = vms.live_steps.get(machine.name()).copied();
-        let step = plan.machine_step(machine, action).because(reason);
-        let step = step.needs(after).needs(live).needs(before).add();
+        let step = plan.machine_step(machine, configure_action(ctx, machine)).because(reason);
+        let step = step.needs(after).needs(live).needs(prepared.get(machine.name()).copied());
+        let step = step.needs(before).add();
         configured.insert(machine.name(), step);
         if is_chained && matches!(etcd.presence, EtcdPresence::Exists) {
-            let joined = chain.join(machine, "a new member", vec![step], plan);
+            let joined = chain.join(ctx, machine, "a new member", vec![step], plan);
             chain.tail = vec![joined];
         }
     }
     (configured, chain)
+}
+
+fn configure_action(ctx: Context<'_>, machine: &DesiredMachine) -> Action {
+    Action::GuestConfigure {
+        guest: ctx.guest_ref(machine.name()),
+        config: machine.config.clone(),
+    }
+}
+
+/// Configures the guests that join when they are configured, after the bootstrap: control planes one by one, workers at once.
+pub(crate) fn configure_joiners<'a>(
+    ctx: Context<'a>,
+    guests: &Guests<'a>,
+    prepared: &StepByMachine<'_>,
+    founding: Option<(&DesiredMachine, StepId)>,
+    configured: &mut StepByMachine<'a>,
+    mut chain: EtcdChain,
+    plan: &mut PlanBuilder,
+) -> EtcdChain {
+    let Some((founder, bootstrap)) = founding else {
+        return chain;
+    };
+    for (machine, status) in guests {
+        let is_founder = founder.name() == machine.name();
+        let GuestStatus::NeedsConfig { reason, .. } = status else {
+            continue;
+        };
+        if is_founder || guest::joins_by_itself(machine) {
+            continue;
+        }
+        let before = if machine.is_control_plane() {
+            chain.tail.clone()
+        } else {
+            Vec::new()
+        };
+        let step = plan.machine_step(machine, configure_action(ctx, machine)).because(reason);
+        let step = step
+            .needs(prepared.get(machine.name()).copied())
+            .needs([bootstrap])
+            .needs(before);
+        let step = step.add();
+        configured.insert(machine.name(), step);
+        if machine.is_control_plane() {
+            chain.tail = vec![chain.join(ctx, machine, "a member of the new cluster", vec![step], plan)];
+        }
+    }
+    chain
 }
 
 /// A learner of a machine that has no data yet is that of its predecessor: until it is removed, etcd accepts no other learner.
@@ -68,8 +158,8 @@ fn remove_stale_learner(
         .clone();
     let by = etcd::healthy_peer(ctx, &chain.members).ok()?;
     chain.members.retain(|member| member.id != learner.id);
-    let by = LeaveBy::Survivor(by);
-    Some(etcd::leave(&learner, by, "it never started", after.to_vec(), plan))
+    let by = MemberRemoval::RemovedBy(by);
+    Some(etcd::leave(ctx, &learner, by, "it never started", after.to_vec(), plan))
 }
 
 /// Begins etcd on the founder, once in the life of the cluster. That it will begin there is recorded first, so that a run that is
@@ -80,7 +170,7 @@ pub(crate) fn bootstrap(
     vms: &VmPass<'_>,
     guests: &Guests<'_>,
     etcd: &EtcdFacts<'_>,
-    configured: &StepByMachine<'_>,
+    ready: &StepByMachine<'_>,
     plan: &mut PlanBuilder,
 ) -> Option<StepId> {
     let has_intent = |vm: &OwnedVm<'_>| vm.mark.as_ref().is_some_and(|mark| mark.bootstrap);
@@ -106,14 +196,15 @@ pub(crate) fn bootstrap(
         let vm = vm_ref(ctx, placement, founder);
         vm::record_bootstrap(ctx, founder, vm, after, plan)
     });
-    let action = Action::TalosBootstrap {
-        address: founder.address(),
-        prove: could_have_data(ctx),
+    let action = Action::EtcdBootstrap {
+        guest: ctx.guest_ref(founder.name()),
+        config: founder.config.clone(),
+        prove_empty: could_have_data(ctx),
     };
     let step = plan
         .machine_step(founder, action)
         .because("no control plane has etcd data")
-        .needs(configured.get(founder.name()).copied())
+        .needs(ready.get(founder.name()).copied())
         .needs(recorded)
         .add();
     Some(step)
@@ -130,17 +221,9 @@ fn vm_ref(ctx: Context<'_>, placement: &Placement, machine: &DesiredMachine) -> 
 }
 
 /// Control planes whose disk is older than this plan, in the file or not: each is read again right before the bootstrap.
-fn could_have_data(ctx: Context<'_>) -> Vec<Peer> {
-    let is_old = |(name, vm): &(&String, &OwnedVm<'_>)| vm.may_hold_data(ctx.observed) && ctx.is_control_plane(name, vm);
-    let peer = |(name, vm): (&String, &OwnedVm<'_>)| {
-        let in_file = ctx.owned.in_file(name).map(DesiredMachine::address);
-        let address = in_file.or_else(|| vm.config.address.map(|address| address.addr()))?;
-        Some(Peer {
-            machine: name.clone(),
-            address,
-        })
-    };
-    ctx.owned.ours.iter().filter(is_old).filter_map(peer).collect()
+fn could_have_data(ctx: Context<'_>) -> Ask {
+    let could = |(name, vm): &(&String, &OwnedVm<'_>)| vm.may_hold_data(ctx.observed) && ctx.is_control_plane(name, vm);
+    ctx.owned.ours.iter().filter(could).map(|(name, _)| name.clone()).collect()
 }
 
 /// Waits for control planes that are configured but not yet healthy voters.
@@ -161,22 +244,25 @@ pub(crate) fn await_members(
             GuestStatus::Running(guest) if guest.etcd == Seen::Yes(EtcdState::Left) && bootstrap.is_none() => continue,
             // It joined in the chain when it was configured.
             GuestStatus::NeedsConfig { joins_etcd: true, .. } if bootstrap.is_none() => continue,
+            GuestStatus::NeedsConfig { .. } if !guest::joins_by_itself(machine) && configured.contains_key(machine.name()) => {
+                continue;
+            }
             GuestStatus::Running(guest) => why_not_voting(guest),
             GuestStatus::NeedsConfig { joins_etcd: false, .. } => "it was away".to_owned(),
             GuestStatus::NeedsConfig { .. } => "a member of the new cluster".to_owned(),
         };
         let configured = configured.get(machine.name()).copied();
         let needs = configured.into_iter().chain(bootstrap).collect();
-        joined.push(chain.join(machine, &why, needs, plan));
+        joined.push(chain.join(ctx, machine, &why, needs, plan));
     }
     chain.tail.extend(joined);
     chain
 }
 
-fn why_not_voting(guest: &Running) -> String {
+fn why_not_voting(guest: &RunningGuest) -> String {
     match &guest.etcd {
         Seen::Yes(EtcdState::Healthy) => "not yet a voter".to_owned(),
-        Seen::Yes(EtcdState::Unwell) => "its etcd is not healthy".to_owned(),
+        Seen::Yes(EtcdState::Unhealthy) => "its etcd is not healthy".to_owned(),
         Seen::Yes(EtcdState::Left) => "it left etcd".to_owned(),
         Seen::No => "not yet a member".to_owned(),
         Seen::Unknown(why) => format!("its etcd is unknown: {why}"),

@@ -1,17 +1,20 @@
 //! What is wanted and what was seen, turned into steps.
 //!
-//! [`plan`] is a pure function: everything is decided here (host, storages, disks, order, gates), and whoever executes chooses nothing.
+//! [`plan`] is a pure function: everything is decided here (host, storages, disks, order, gates), and the engine chooses nothing.
 
 mod action;
+pub mod addon;
 mod builder;
 mod cluster;
 mod conflicts;
 mod context;
 mod counts;
+pub mod derive;
+mod derive_error;
 mod desired;
 mod digest;
 mod etcd;
-mod guest;
+pub mod guest;
 mod images;
 mod join;
 mod lint;
@@ -22,32 +25,41 @@ mod ownership;
 mod placement;
 mod plan;
 mod removal;
+mod secrets;
 mod settings;
 mod step;
 mod summary;
 mod turns;
+mod versions;
 mod vm;
 mod vm_diff;
 mod volumes;
 
 pub use action::{Action, ActionInfo, EtcdEffect, SubjectFate};
 pub use cluster::plan;
-pub use desired::{Desired, DesiredCluster, DesiredMachine, ExpectedMachine, Facts, Goal, Image, resolve, running};
-pub use digest::{digest as shape_digest, matches as matches_shape};
-pub use lint::{Broken, lint};
-pub use mark::{Lease, MadeDisk, Mark, ShapeDigest, TAG, Versions, with_lease};
-pub use observed::{
-    Answer, Config, EtcdState, Host, ImageFile, Kubernetes, Leftover, Member, Memory, Node, Observed, Power, Running, Seen,
-    Storage, StorageAt, StorageKind, Talos, Task, Token, Vm, VmConfig, VmDisk, VmNic, VolumeUse,
+pub use derive_error::DeriveError;
+pub use desired::{
+    Desired, DesiredCluster, DesiredMachine, ExpectedMachine, Facts, Goal, Image, ImageChecksum, SchematicRef, running,
 };
-pub use ownership::{Ownership, Proof, ownership};
+pub use digest::{digest as shape_digest, matches as matches_shape};
+pub use guest::{PinnedImage, Pins};
+pub use lint::{Violation, lint};
+pub use mark::{Lease, MadeDisk, Mark, PinnedHostKey, ShapeDigest, TAG, with_lease};
+pub use observed::{
+    EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, ImageFile, Kubernetes, LeftoverVolume, Memory, NodeStatus,
+    Observed, OpenPorts, PowerState, PveTask, RunningGuest, Seen, StorageAt, StorageKind, TokenScope, Vm, VmDisk, VmNic,
+    VmSettings, VolumeUse,
+};
+pub use ownership::{MarkPart, Ownership, ownership};
 pub use placement::largest_storage;
-pub use plan::{Drift, Held, Lasts, Plan, Refusal, RefusalKind, Step, Unchanged};
+pub use plan::{Drift, Held, HoldKind, Plan, Refusal, RefusalKind, Step, Unchanged};
+pub use secrets::{AccessError, ClusterSecrets, DistroSecrets, Kubeconfig, MintError, mint_time};
 pub use settings::{Setting, SettingInfo};
 pub use step::{
-    Apply, Claim, EtcdMember, Fill, ImageSource, Impact, LeaveBy, NewDisk, Nic, NodeState, Peer, Remark, Seed, Spare, StepId,
-    Subject, VmRef,
+    ApplyMode, Ask, Claim, Fill, FirstUser, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NewDisk, NicConfig,
+    NodeState, QuorumCheck, Seed, StepId, StoredImage, Subject, VmRef,
 };
 pub use summary::{PlanRow, PlanSummary, RowSign};
+pub use versions::Versions;
 pub use vm_diff::SYSTEM_SERIAL;
 pub use volumes::{is_cloud_init_volume, volume_owner};

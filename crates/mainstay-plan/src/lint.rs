@@ -9,7 +9,7 @@ use mainstay_spec::{Mac, Role};
 use crate::action::{Action, EtcdEffect};
 use crate::desired::{Desired, Goal};
 use crate::mark::Mark;
-use crate::observed::{Member, Observed, Power, Seen, Talos, Vm, VmConfig};
+use crate::observed::{EtcdMember, Observed, PowerState, Seen, Vm, VmSettings};
 use crate::ownership::{Ownership, ownership};
 use crate::plan::{Plan, Step};
 use crate::step::{StepId, Subject};
@@ -17,12 +17,12 @@ use crate::volumes::{is_cloud_init_volume, volume_owner};
 
 /// A rule that a plan breaks. Always a bug of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken {
+pub struct Violation {
     pub step: Option<StepId>,
     pub what: String,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.step {
             Some(step) => write!(f, "step {step}: {}", self.what),
@@ -32,9 +32,9 @@ impl fmt::Display for Broken {
 }
 
 /// Everything that is wrong with a plan. Empty for every plan that may be executed.
-pub fn lint(plan: &Plan, desired: &Desired, observed: &Observed) -> Vec<Broken> {
-    let nobody = BTreeMap::new();
-    let vms = observed.vms.yes().unwrap_or(&nobody);
+pub fn lint(plan: &Plan, desired: &Desired, observed: &Observed) -> Vec<Violation> {
+    let none = BTreeMap::new();
+    let vms = observed.vms.yes().unwrap_or(&none);
     let mut lint = Lint {
         plan,
         desired,
@@ -65,12 +65,12 @@ struct Lint<'a> {
     desired: &'a Desired,
     observed: &'a Observed,
     vms: &'a BTreeMap<u32, Vm>,
-    broken: Vec<Broken>,
+    broken: Vec<Violation>,
 }
 
 impl<'a> Lint<'a> {
     fn say(&mut self, step: StepId, what: impl Into<String>) {
-        self.broken.push(Broken {
+        self.broken.push(Violation {
             step: Some(step),
             what: what.into(),
         });
@@ -147,7 +147,7 @@ impl<'a> Lint<'a> {
         let Some(there) = self.vms.get(&vm.vmid) else {
             let claimed = |before: &Step| matches!(&before.action, Action::MachineClaim(claim) if claim.vm == *vm);
             if !claims && !self.comes_after(step, claimed) {
-                self.say(step.id, format!("acts on {vm}, which nobody claimed"));
+                self.say(step.id, format!("acts on {vm}, which no step claimed"));
             }
             return;
         };
@@ -157,18 +157,21 @@ impl<'a> Lint<'a> {
                 self.say(step.id, format!("acts on {vm}, which is {}", mark.machine));
             }
             Ownership::Ours(_) => {}
-            Ownership::Damaged { .. } => {
+            Ownership::Incomplete { tag_follows: false, .. } => {
+                self.say(step.id, format!("acts on {vm}, which lacks marks"));
+            }
+            Ownership::Incomplete { .. } => {
                 let marked = |before: &Step| matches!(&before.action, Action::MachineMark(remark) if remark.vm == *vm);
                 if !marked(step) && !self.comes_after(step, marked) {
                     self.say(step.id, format!("acts on {vm} before its marks are put back"));
                 }
             }
-            Ownership::Stranger(why) => self.say(step.id, format!("acts on {vm}, which is not ours: {why}")),
+            Ownership::Foreign(why) => self.say(step.id, format!("acts on {vm}, which is not ours: {why}")),
             Ownership::Unknown(why) => self.say(step.id, format!("acts on {vm}, and whose it is is unknown: {why}")),
         }
     }
 
-    /// Nothing is destroyed that runs, that PVE protects, that somebody else may own, or while PVE has no quorum.
+    /// Nothing is destroyed that runs, that PVE protects, that may belong to another owner, or while PVE has no quorum.
     fn deletion(&mut self, step: &Step) {
         match &step.action {
             Action::MachineDelete {
@@ -181,7 +184,7 @@ impl<'a> Lint<'a> {
                 let Some(there) = self.vms.get(&vm.vmid) else {
                     return self.say(step.id, format!("deletes {vm}, which is not there"));
                 };
-                for used in there.config.yes().into_iter().flat_map(VmConfig::volume_uses) {
+                for used in there.config.yes().into_iter().flat_map(VmSettings::volume_uses) {
                     let goes = volumes.contains(&used.volume) || with_disks.contains(&used.volume);
                     if volume_owner(&used.volume) == Some(vm.vmid) && !goes {
                         self.say(step.id, format!("destroys {} without saying so", used.volume));
@@ -191,7 +194,7 @@ impl<'a> Lint<'a> {
                     self.say(step.id, format!("destroys {volume}, which the user did not name"));
                 }
                 let stops = |before: &Step| matches!(&before.action, Action::MachineStop { vm: stopped, .. } if stopped == vm);
-                if there.power != Power::Stopped && !self.comes_after(step, stops) {
+                if there.power != PowerState::Stopped && !self.comes_after(step, stops) {
                     self.say(step.id, format!("deletes {vm} before it is stopped"));
                 }
                 if there.config.yes().is_some_and(|config| config.protection) {
@@ -219,7 +222,7 @@ impl<'a> Lint<'a> {
     fn is_half_destroyed(&self, vm: &Vm) -> bool {
         vm.config.yes().is_some_and(|config| {
             Mark::parse(&config.description).is_some_and(|mark| mark.going)
-                && vm.power == Power::Stopped
+                && vm.power == PowerState::Stopped
                 && config
                     .disks
                     .get("scsi0")
@@ -234,7 +237,9 @@ impl<'a> Lint<'a> {
         };
         let expected = self.desired.vmids.get(&left.vmid).map(|claimant| claimant.machine.as_str());
         let proved = match self.vms.get(&left.vmid).map(|vm| ownership(vm, self.desired.id(), expected)) {
-            Some(Ownership::Ours(_) | Ownership::Damaged { .. }) => left.proved || is_cloud_init_volume(volume),
+            Some(Ownership::Ours(_) | Ownership::Incomplete { tag_follows: true, .. }) => {
+                left.proved || is_cloud_init_volume(volume)
+            }
             Some(_) => false,
             None => left.proved,
         };
@@ -274,18 +279,22 @@ impl<'a> Lint<'a> {
 
     /// A config, which holds secrets, goes to the machine that it was made for.
     fn channel(&mut self, step: &Step) {
-        let (Action::TalosConfigure { address, uuid, .. } | Action::TalosReconfigure { address, uuid, .. }) = &step.action else {
+        let (Action::GuestConfigure { guest, .. }
+        | Action::GuestPrepare { guest, .. }
+        | Action::GuestReconfigure { guest, .. }
+        | Action::EtcdBootstrap { guest, .. }) = &step.action
+        else {
             return;
         };
         let Subject::Machine(name) = &step.subject else {
-            return self.say(step.id, "sends a config to nobody");
+            return self.say(step.id, "sends a config to no machine");
         };
         let wanted = self.desired.cluster_goal().and_then(|cluster| cluster.machine(name));
-        if wanted.is_none_or(|wanted| wanted.address() != *address) {
-            self.say(step.id, format!("sends the config of {name} to {address}"));
+        if wanted.is_none() || guest.machine != *name {
+            self.say(step.id, format!("sends the config of {name} to {}", guest.machine));
         }
-        if *uuid != self.desired.uuid(name) {
-            self.say(step.id, format!("would believe the UUID {uuid} of {name}"));
+        if guest.uuid != self.desired.uuid(name) {
+            self.say(step.id, format!("would believe the UUID {} of {name}", guest.uuid));
         }
     }
 
@@ -295,7 +304,7 @@ impl<'a> Lint<'a> {
         let steps: Vec<&Step> = plan
             .steps
             .iter()
-            .filter(|step| matches!(step.action, Action::TalosBootstrap { .. }))
+            .filter(|step| matches!(step.action, Action::EtcdBootstrap { .. }))
             .collect();
         for second in steps.iter().skip(1) {
             self.say(second.id, "bootstraps a second time");
@@ -323,12 +332,11 @@ impl<'a> Lint<'a> {
             .yes()
             .and_then(|members| members.first())
             .map(|member| member.name.clone());
-        let data = |talos: &Talos| matches!(talos, Talos::Running(node) if node.has_etcd_data());
         members.or_else(|| {
             self.observed
-                .talos
+                .guests
                 .iter()
-                .find(|(_, talos)| data(talos))
+                .find(|(_, guest)| guest.has_etcd_data())
                 .map(|(name, _)| name.clone())
         })
     }
@@ -339,7 +347,7 @@ impl<'a> Lint<'a> {
             return;
         };
         let plan = self.plan;
-        let mut members: Vec<Member> = members.clone();
+        let mut members: Vec<EtcdMember> = members.clone();
         let mut before: Option<&Step> = None;
         for step in &plan.steps {
             let Subject::Machine(name) = &step.subject else { continue };
@@ -370,9 +378,9 @@ impl<'a> Lint<'a> {
     }
 
     /// The step makes a member of etcd stop, leave or restart.
-    fn takes_down(&self, step: &Step, name: &str, members: &[Member]) -> bool {
+    fn takes_down(&self, step: &Step, name: &str, members: &[EtcdMember]) -> bool {
         let disturbs = matches!(step.action.info().etcd, EtcdEffect::Interrupts | EtcdEffect::Leaves(_));
-        let votes = |member: &Member| member.name == name && member.votes();
+        let votes = |member: &EtcdMember| member.name == name && member.votes();
         let was_control_plane = || {
             self.desired
                 .cluster_goal()
@@ -400,12 +408,12 @@ impl<'a> Lint<'a> {
 }
 
 /// The members after `name` joined. This arithmetic is the linter's own: a second opinion that asked the planner would share its errors.
-fn join(members: &mut Vec<Member>, name: &str) {
+fn join(members: &mut Vec<EtcdMember>, name: &str) {
     if members.iter().any(|member| member.name == name && member.votes()) {
         return;
     }
     members.retain(|member| member.name != name);
-    members.push(Member {
+    members.push(EtcdMember {
         id: 0,
         name: name.to_owned(),
         learner: false,
@@ -414,7 +422,7 @@ fn join(members: &mut Vec<Member>, name: &str) {
 }
 
 /// How many voters there are, and how many of them are healthy.
-fn count<'m>(members: impl Iterator<Item = &'m Member>) -> (usize, usize) {
+fn count<'m>(members: impl Iterator<Item = &'m EtcdMember>) -> (usize, usize) {
     members
         .filter(|member| !member.learner)
         .fold((0, 0), |(all, healthy), member| {
@@ -423,7 +431,7 @@ fn count<'m>(members: impl Iterator<Item = &'m Member>) -> (usize, usize) {
 }
 
 /// While one voter is down, the others must be more than half of all. A single voter depends on no other.
-fn may_restart(members: &[Member], name: &str) -> Result<(), String> {
+fn may_restart(members: &[EtcdMember], name: &str) -> Result<(), String> {
     let (all, _) = count(members.iter());
     let (others, healthy) = count(members.iter().filter(|member| member.name != name));
     if others == 0 || others == all || healthy * 2 > all {
@@ -433,7 +441,7 @@ fn may_restart(members: &[Member], name: &str) -> Result<(), String> {
 }
 
 /// A change of members needs a majority before it, and the rest is a cluster with a majority after it.
-fn may_leave(members: &[Member], name: &str) -> Result<(), String> {
+fn may_leave(members: &[EtcdMember], name: &str) -> Result<(), String> {
     let (all, healthy) = count(members.iter());
     let (others, healthy_others) = count(members.iter().filter(|member| member.name != name));
     if healthy * 2 > all && others > 0 && healthy_others * 2 > others {

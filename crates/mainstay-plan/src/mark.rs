@@ -8,8 +8,9 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 use mainstay_spec::{Role, smbios_uuid};
-use semver::Version;
 use uuid::Uuid;
+
+use crate::versions::Versions;
 
 /// The PVE tag on every machine of every cluster. It makes our machines easy to find, and is one of the three proofs.
 pub const TAG: &str = "mainstay";
@@ -29,6 +30,8 @@ pub struct Mark {
     pub role: Role,
     /// The VMID that was claimed. A restored backup keeps block and UUID but not this.
     pub vmid: u32,
+    /// The claim was made by a token that may tag only what exists, and the tag was not set yet. Until then block, UUID and VMID suffice.
+    pub tag_follows: bool,
     /// `None` on a mark that was put back without knowing.
     pub shape: Option<ShapeDigest>,
     /// What the machine was last configured for, so that versions are known while it is silent.
@@ -41,6 +44,16 @@ pub struct Mark {
     /// that is to be written, that the list stays as it is.
     pub disks: Option<BTreeMap<String, MadeDisk>>,
     pub lease: Option<Lease>,
+    /// The SSH host key of the guest, with the SMBIOS serial that it was seen with.
+    pub host_key: Option<PinnedHostKey>,
+}
+
+/// A host key that was proved once. It counts only for the VM that still has this serial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PinnedHostKey {
+    pub serial: String,
+    /// `ssh-ed25519 AAAA...`.
+    pub key: String,
 }
 
 /// A disk that mainstay asked PVE to allocate.
@@ -52,14 +65,7 @@ pub struct MadeDisk {
     pub serial: Option<String>,
 }
 
-/// Talos and Kubernetes, which are only ever judged together.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Versions {
-    pub talos: Version,
-    pub kubernetes: Version,
-}
-
-/// Digest of the shape last applied: equal to the digest of the file means that a difference on the VM was made by somebody else.
+/// Digest of the shape last applied: equal to the digest of the file means that a difference on the VM was made outside of mainstay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShapeDigest(pub(crate) String);
 
@@ -106,7 +112,7 @@ impl Mark {
         let mut lines = block?
             .lines()
             .map(|line| line.trim_end().split_once(' ').unwrap_or((line, "")));
-        let mut fields = Fields::default();
+        let mut fields = MarkFields::default();
         if lines.next()? != ("format", FORMAT) {
             return None;
         }
@@ -114,8 +120,8 @@ impl Mark {
         fields.mark()
     }
 
-    /// The description with this mark in it. Keeps the user's text; keeps the lease and a bootstrap intent that are there already, since
-    /// only [`with_lease`] and nobody may take those away; keeps the list of disks unless this mark has one.
+    /// The description with this mark in it. Keeps the user's text, the list of disks unless this mark has one, the lease (only
+    /// [`with_lease`] removes it) and a recorded bootstrap (nothing removes it).
     pub fn write_into(&self, description: &str) -> String {
         let there = Self::parse(description);
         let mark = Self {
@@ -124,6 +130,10 @@ impl Mark {
                 .disks
                 .clone()
                 .or_else(|| there.as_ref().and_then(|mark| mark.disks.clone())),
+            host_key: self
+                .host_key
+                .clone()
+                .or_else(|| there.as_ref().and_then(|mark| mark.host_key.clone())),
             lease: self.lease.clone().or_else(|| there.and_then(|mark| mark.lease)),
             ..self.clone()
         };
@@ -165,11 +175,14 @@ impl fmt::Display for Mark {
         writeln!(f, "\n{FENCE_BEGIN}\nformat {FORMAT}")?;
         writeln!(f, "cluster {} {}", self.cluster, self.cluster_id)?;
         writeln!(f, "machine {} {} {}", self.machine, self.role, self.vmid)?;
+        if self.tag_follows {
+            writeln!(f, "tag follows")?;
+        }
         if let Some(shape) = &self.shape {
             writeln!(f, "shape {shape}")?;
         }
         if let Some(versions) = &self.versions {
-            writeln!(f, "runs talos {} kubernetes {}", versions.talos, versions.kubernetes)?;
+            writeln!(f, "runs {versions}")?;
         }
         if self.bootstrap {
             writeln!(f, "bootstrap here")?;
@@ -184,6 +197,9 @@ impl fmt::Display for Mark {
                 let serial = disk.serial.iter().map(|serial| format!(" {serial}")).collect::<String>();
                 writeln!(f, "disk {slot} {volume}{serial}")?;
             }
+        }
+        if let Some(pinned) = &self.host_key {
+            writeln!(f, "host-key {} {}", pinned.serial, pinned.key)?;
         }
         if let Some(lease) = &self.lease {
             writeln!(f, "lease {lease}")?;
@@ -236,18 +252,20 @@ fn user_text(before: &str) -> String {
 }
 
 #[derive(Default)]
-struct Fields {
+struct MarkFields {
     cluster: Option<(String, Uuid)>,
     machine: Option<(String, Role, u32)>,
+    tag_follows: bool,
     shape: Option<ShapeDigest>,
     versions: Option<Versions>,
     bootstrap: bool,
     going: bool,
     disks: Option<BTreeMap<String, MadeDisk>>,
     lease: Option<Lease>,
+    host_key: Option<PinnedHostKey>,
 }
 
-impl Fields {
+impl MarkFields {
     /// Unknown keys are passed over: a later mainstay may write more.
     fn read(&mut self, key: &str, value: &str) {
         let words: Vec<&str> = value.split(' ').collect();
@@ -258,11 +276,9 @@ impl Fields {
                     .zip(vmid.parse().ok())
                     .map(|(role, vmid)| ((*name).to_owned(), role, vmid));
             }
+            ("tag", ["follows"]) => self.tag_follows = true,
             ("shape", [digest]) => self.shape = Some(ShapeDigest((*digest).to_owned())),
-            ("runs", ["talos", talos, "kubernetes", kubernetes]) => {
-                let pair = talos.parse().ok().zip(kubernetes.parse().ok());
-                self.versions = pair.map(|(talos, kubernetes)| Versions { talos, kubernetes });
-            }
+            ("runs", words) => self.versions = Versions::parse(words),
             ("bootstrap", _) => self.bootstrap = true,
             ("going", _) => self.going = true,
             ("disks", _) => drop(self.disks.get_or_insert_default()),
@@ -272,6 +288,12 @@ impl Fields {
                     serial: serial.first().map(|serial| (*serial).to_owned()),
                 };
                 self.disks.get_or_insert_default().insert((*slot).to_owned(), disk);
+            }
+            ("host-key", [serial, kind, key, ..]) => {
+                self.host_key = Some(PinnedHostKey {
+                    serial: (*serial).to_owned(),
+                    key: format!("{kind} {key}"),
+                });
             }
             ("lease", [who, since, until]) => {
                 let times = since.parse().ok().zip(until.parse().ok());
@@ -294,12 +316,14 @@ impl Fields {
             machine,
             role,
             vmid,
+            tag_follows: self.tag_follows,
             shape: self.shape,
             versions: self.versions,
             bootstrap: self.bootstrap,
             going: self.going,
             disks: self.disks,
             lease: self.lease,
+            host_key: self.host_key,
         })
     }
 }
@@ -325,15 +349,18 @@ mod tests {
             machine: "prod-cp-1".to_owned(),
             role: Role::ControlPlane,
             vmid: 2001,
+            tag_follows: true,
             shape: Some(ShapeDigest("1:0123456789abcdef".to_owned())),
             versions: Some(Versions {
-                talos: Version::new(1, 13, 9),
-                kubernetes: Version::new(1, 36, 2),
+                distro: mainstay_spec::Distro::Talos,
+                release: semver::Version::new(1, 13, 9),
+                kubernetes: semver::Version::new(1, 36, 2),
             }),
             bootstrap: true,
             going: true,
             disks: Some(disks()),
             lease: Some(lease("ada@laptop")),
+            host_key: None,
         }
     }
 
@@ -367,6 +394,7 @@ mod tests {
             format 1
             cluster prod 00000000-0000-0000-0000-000000005eed
             machine prod-cp-1 control-plane 2001
+            tag follows
             shape 1:0123456789abcdef
             runs talos 1.13.9 kubernetes 1.36.2
             bootstrap here

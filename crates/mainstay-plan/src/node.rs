@@ -47,6 +47,7 @@ pub(crate) fn plan(
         }
         let action = Action::NodeAwait {
             until: awaited_state(ctx),
+            ask: ctx.control_planes(),
         };
         let step = plan.machine_step(machine, action).because(why_await(ctx, machine));
         step.needs(configured).needs(bootstrap).add();

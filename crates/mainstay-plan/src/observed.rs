@@ -1,4 +1,4 @@
-//! What was seen: PVE, Talos and Kubernetes as plain values, with the gaps named.
+//! What was seen: PVE, guests and Kubernetes as plain values, with the gaps named.
 //!
 //! The engine fills this in. Each fact says whether it is there, absent, or could not be looked at, because nothing may be created or
 //! deleted on an unknown.
@@ -49,26 +49,26 @@ pub struct Observed {
     pub pve: Version,
     /// A lone host is always quorate. `Unknown` without `Sys.Audit`.
     pub quorate: Seen<bool>,
-    pub token: Token,
+    pub token: TokenScope,
     pub hosts: BTreeMap<String, Host>,
     /// By VMID: every VM and container that the token sees. `Unknown` when it may not see all, since lists are filtered silently.
     pub vms: Seen<BTreeMap<u32, Vm>>,
     /// Volumes named for a VMID of ours that no VM refers to, on the storages that disks and seeds go to.
-    pub leftovers: Seen<Vec<Leftover>>,
+    pub leftovers: Seen<Vec<LeftoverVolume>>,
     /// Volumes that VMs of ours refer to and that their storage, which was listed, does not have.
     pub lost: BTreeSet<String>,
     /// Image files by host and storage. A shared storage is listed under each of its hosts.
     pub images: BTreeMap<StorageAt, Seen<Vec<ImageFile>>>,
     /// By machine: those wanted and those that carry our mark. A machine that is not here was not asked, since it does not run.
-    pub talos: BTreeMap<String, Talos>,
+    pub guests: BTreeMap<String, Guest>,
     /// The members as the cluster itself lists them. `No`: every control plane was read and none has etcd data.
-    pub etcd: Seen<Vec<Member>>,
-    /// `No`: no cluster yet, so nobody to ask.
+    pub etcd: Seen<Vec<EtcdMember>>,
+    /// `No`: no cluster yet, so there is no API server to ask.
     pub kubernetes: Seen<Kubernetes>,
     /// Who answers on an address that we want and that no running machine of ours has: found by dialling 50000 and 6443.
-    pub answers: BTreeMap<Ipv4Addr, Seen<Answer>>,
+    pub answers: BTreeMap<Ipv4Addr, Seen<OpenPorts>>,
     /// Tasks of our token that still run.
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<PveTask>,
 }
 
 impl Observed {
@@ -81,7 +81,7 @@ impl Observed {
         marks.filter_map(|mark| mark.lease).max_by_key(|lease| lease.until)
     }
 
-    /// Whether somebody holds the cluster now.
+    /// The lease of the cluster, if a run holds it now.
     pub fn held_by(&self, cluster_id: Uuid, now: Timestamp) -> Option<Lease> {
         self.lease(cluster_id).filter(|lease| lease.holds(now))
     }
@@ -89,7 +89,7 @@ impl Observed {
 
 /// What the plan must know about the token. Privileges themselves are preflight's business.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Token {
+pub struct TokenScope {
     /// Rights come from a PVE pool alone. Such a token may not set tags in the request that creates a VM, only afterwards.
     pub pool_scoped: bool,
 }
@@ -103,7 +103,7 @@ pub struct Host {
     pub memory: Memory,
     /// `Unknown` when they are hidden: PVE drops bridges that the token may not use.
     pub bridges: Seen<BTreeSet<String>>,
-    pub storages: Seen<BTreeMap<String, Storage>>,
+    pub storages: Seen<BTreeMap<String, HostStorage>>,
 }
 
 /// In bytes.
@@ -115,7 +115,7 @@ pub struct Memory {
 
 /// A storage as one host sees it. Bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Storage {
+pub struct HostStorage {
     pub kind: StorageKind,
     pub content: BTreeSet<String>,
     /// Enabled and reachable from this host.
@@ -125,7 +125,7 @@ pub struct Storage {
     pub free: u64,
 }
 
-impl Storage {
+impl HostStorage {
     pub fn allows(&self, content: &str) -> bool {
         self.active && self.content.contains(content)
     }
@@ -178,40 +178,42 @@ pub struct ImageFile {
     pub size: u64,
 }
 
-/// A VM (or container) somebody has.
+/// A VM or container of the datacenter, ours or foreign.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vm {
     pub vmid: u32,
     pub host: String,
     /// PVE's inventory lags: a VM made seconds ago has no name there.
     pub name: Option<String>,
-    pub power: Power,
+    pub power: PowerState,
     pub tags: BTreeSet<String>,
     pub template: bool,
     /// HA manages it.
     pub ha: bool,
     /// Read for VMs with our tag and for those on a VMID we want; `No` for all others.
-    pub config: Seen<VmConfig>,
+    pub config: Seen<VmSettings>,
 }
 
 /// What QEMU does.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Power {
+pub enum PowerState {
     Running,
     Stopped,
-    /// Paused, suspended, io-error and the like: somebody's doing, or a fault, with PVE's own word for it.
-    Stuck(String),
+    /// Paused, suspended, io-error and the like, caused by a user or a fault. Holds PVE's name of the state.
+    Other(String),
     Unknown(String),
 }
 
 /// A VM's config: pending values over current ones, as PVE answers it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct VmConfig {
+pub struct VmSettings {
     /// PVE's own, for compare-and-set.
     pub digest: String,
     pub name: Option<String>,
     pub description: String,
     pub uuid: Option<Uuid>,
+    /// The SMBIOS serial.
+    pub serial: Option<String>,
     pub lock: Option<String>,
     pub cores: u32,
     pub cpu_type: String,
@@ -280,7 +282,7 @@ pub struct VmNic {
 
 /// A volume that no VM refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leftover {
+pub struct LeftoverVolume {
     pub at: StorageAt,
     pub volume: String,
     /// The VMID in its name, which proves nothing.
@@ -291,40 +293,66 @@ pub struct Leftover {
     pub may_free: bool,
 }
 
-/// What a machine's Talos API said.
+/// What answers inside a machine.
+///
+/// Each distribution reads this in its own way; everything that decides about etcd, turns and removals reads only this.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Talos {
-    /// Nobody answers, and how that showed.
+pub enum Guest {
+    /// No answer, and how that showed.
     Silent(String),
-    /// Waits for a config. The UUID is read without authentication, so it proves the VM but not the channel.
-    Maintenance {
+    /// It was never configured. The UUID may be read without authentication, so it proves the VM but not the channel.
+    AwaitingConfig {
         uuid: Seen<Uuid>,
-        version: Option<Version>,
+        release: Option<Version>,
     },
-    /// Answers, but believes another CA: somebody else's node, or our node from before the secrets.
+    /// Answers, but does not accept this cluster's secrets: a machine of others, or one of ours from before the secrets.
     Foreign(String),
-    Running(Box<Running>),
+    Running(Box<RunningGuest>),
 }
 
-/// A configured node that believes our secrets.
+/// A configured guest that accepts this cluster's secrets.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Running {
+pub struct RunningGuest {
     pub uuid: Uuid,
-    pub version: Version,
+    /// The release of the distribution.
+    pub release: Version,
     /// The version of Kubernetes that its config asks for.
     pub kubernetes: Option<Version>,
-    /// As Talos names it: `booting`, `running`, `rebooting`.
+    /// As the distribution names it: `booting`, `running`, `rebooting`.
     pub stage: String,
-    /// Conditions that are not met, in Talos' words.
+    /// Conditions that are not met, in the guest's words.
     pub unmet: Vec<String>,
-    pub config: Seen<Config>,
+    pub config: Seen<GuestConfig>,
     /// Etcd on this machine. `No`: it never ran. Always `No` on workers.
     pub etcd: Seen<EtcdState>,
 }
 
-impl Running {
+impl Guest {
+    pub fn running(&self) -> Option<&RunningGuest> {
+        match self {
+            Self::Running(guest) => Some(guest),
+            Self::Silent(_) | Self::AwaitingConfig { .. } | Self::Foreign(_) => None,
+        }
+    }
+
+    /// It is this VM, and it never got a config.
+    pub fn awaits_config(&self, of: Uuid) -> bool {
+        matches!(self, Self::AwaitingConfig { uuid: Seen::Yes(uuid), .. } if *uuid == of)
+    }
+
     pub fn has_etcd_data(&self) -> bool {
-        matches!(self.etcd, Seen::Yes(EtcdState::Healthy | EtcdState::Unwell))
+        self.running().is_some_and(RunningGuest::has_etcd_data)
+    }
+
+    /// Its etcd left the cluster, and joins again only after a restart.
+    pub fn has_left_etcd(&self) -> bool {
+        self.running().is_some_and(|guest| guest.etcd == Seen::Yes(EtcdState::Left))
+    }
+}
+
+impl RunningGuest {
+    pub fn has_etcd_data(&self) -> bool {
+        matches!(self.etcd, Seen::Yes(EtcdState::Healthy | EtcdState::Unhealthy))
     }
 }
 
@@ -333,16 +361,16 @@ pub enum EtcdState {
     /// Data is there, and its service is running and healthy.
     Healthy,
     /// Data is there, but the service is not well: starting, failed, or taken out of the cluster.
-    Unwell,
+    Unhealthy,
     /// It left the cluster and took its data along. Only a restart makes it join again.
     Left,
 }
 
-/// A machine config. Holds secrets, so it never shows itself.
+/// The config of a guest, in the form of its distribution. It holds secrets, so it never shows itself.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Config(Arc<str>);
+pub struct GuestConfig(Arc<str>);
 
-impl Config {
+impl GuestConfig {
     pub fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
@@ -352,15 +380,15 @@ impl Config {
     }
 }
 
-impl fmt::Debug for Config {
+impl fmt::Debug for GuestConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Config(***)")
+        f.write_str("GuestConfig(***)")
     }
 }
 
 /// An etcd member.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct EtcdMember {
     pub id: u64,
     /// The host name of its node, empty while it never started.
     pub name: String,
@@ -369,7 +397,7 @@ pub struct Member {
     pub healthy: bool,
 }
 
-impl Member {
+impl EtcdMember {
     pub fn votes(&self) -> bool {
         !self.learner
     }
@@ -379,11 +407,11 @@ impl Member {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kubernetes {
     pub version: Version,
-    pub nodes: BTreeMap<String, Node>,
+    pub nodes: BTreeMap<String, NodeStatus>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeStatus {
     pub ready: bool,
     /// Why it is not ready, in the kubelet's words.
     pub why: String,
@@ -391,16 +419,16 @@ pub struct Node {
     pub stale: bool,
 }
 
-/// Somebody on an address.
+/// The open ports of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct OpenPorts {
     /// 50000, 6443 or both.
     pub ports: Vec<u16>,
 }
 
 /// A PVE task that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
+pub struct PveTask {
     pub upid: String,
     /// `qmcreate`, `download`, `imgcopy`.
     pub kind: String,
@@ -409,7 +437,7 @@ pub struct Task {
     pub host: String,
 }
 
-impl Task {
+impl PveTask {
     /// Whether it works on this VM or on a volume of it.
     pub fn is_about(&self, vmid: u32) -> bool {
         let (owner, _) = self.subject.split_once('@').unwrap_or((&self.subject, ""));

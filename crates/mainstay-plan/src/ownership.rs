@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::desired::{Desired, DesiredMachine};
 use crate::mark::{Mark, TAG};
-use crate::observed::{Observed, Power, Seen, Vm, VmConfig};
+use crate::observed::{Observed, PowerState, Seen, Vm, VmSettings};
 use crate::plan::HoldReason;
 use crate::step::VmRef;
 
@@ -19,21 +19,26 @@ pub enum Ownership {
     /// All three proofs agree: tag, block and UUID.
     Ours(Box<Mark>),
     /// Not ours, or a copy of one of ours, and why we think so.
-    Stranger(String),
-    /// Ours by its UUID, but somebody took marks away. They are put back before anything else.
-    Damaged { machine: String, missing: BTreeSet<Proof> },
+    Foreign(String),
+    /// Has the UUID of a machine of ours, but lacks marks. It is neither changed nor removed, unless `tag_follows`.
+    Incomplete {
+        machine: String,
+        missing: BTreeSet<MarkPart>,
+        /// Our own unfinished claim: everything agrees, and the block says that the tag is yet to be set.
+        tag_follows: bool,
+    },
     /// Could not be told.
     Unknown(String),
 }
 
 /// One of the marks that can be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Proof {
+pub enum MarkPart {
     Tag,
     Block,
 }
 
-impl fmt::Display for Proof {
+impl fmt::Display for MarkPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tag => "tag",
@@ -46,8 +51,8 @@ impl fmt::Display for Proof {
 pub fn ownership(vm: &Vm, cluster_id: Uuid, expected: Option<&str>) -> Ownership {
     match &vm.config {
         Seen::Unknown(why) => Ownership::Unknown(why.clone()),
-        Seen::No => Ownership::Stranger("it carries no mark".to_owned()),
-        // While PVE creates a VM its config holds nothing but the lock: nobody can tell whose it will be.
+        Seen::No => Ownership::Foreign("it carries no mark".to_owned()),
+        // While PVE creates a VM its config holds nothing but the lock, so its owner is unknown.
         Seen::Yes(config) if config.lock.as_deref() == Some("create") && config.description.is_empty() => {
             Ownership::Unknown("it is being created (lock `create`), so it carries no mark yet".to_owned())
         }
@@ -55,45 +60,47 @@ pub fn ownership(vm: &Vm, cluster_id: Uuid, expected: Option<&str>) -> Ownership
     }
 }
 
-fn judge(vm: &Vm, config: &VmConfig, cluster_id: Uuid, expected: Option<&str>) -> Ownership {
+fn judge(vm: &Vm, config: &VmSettings, cluster_id: Uuid, expected: Option<&str>) -> Ownership {
     let tagged = vm.tags.contains(TAG);
     match Mark::parse(&config.description) {
-        Some(mark) if mark.cluster_id != cluster_id => Ownership::Stranger(format!(
+        Some(mark) if mark.cluster_id != cluster_id => Ownership::Foreign(format!(
             "it belongs to another cluster {} (id {})",
             mark.cluster, mark.cluster_id
         )),
-        Some(mark) if config.uuid != Some(mark.uuid()) => Ownership::Stranger(format!(
+        Some(mark) if config.uuid != Some(mark.uuid()) => Ownership::Foreign(format!(
             "it is a copy of {}: its SMBIOS UUID is not that machine's",
             mark.machine
         )),
-        Some(mark) if mark.vmid != vm.vmid => Ownership::Stranger(format!(
+        Some(mark) if mark.vmid != vm.vmid => Ownership::Foreign(format!(
             "it is a copy of {}, which was claimed as VM {}",
             mark.machine, mark.vmid
         )),
         Some(mark) if tagged => Ownership::Ours(Box::new(mark)),
-        Some(mark) => Ownership::Damaged {
+        Some(mark) => Ownership::Incomplete {
             machine: mark.machine,
-            missing: BTreeSet::from([Proof::Tag]),
+            missing: BTreeSet::from([MarkPart::Tag]),
+            tag_follows: mark.tag_follows,
         },
         None => by_uuid_alone(config, cluster_id, expected, tagged),
     }
 }
 
-/// A description may be edited away. The UUID comes from the random cluster id, so nobody else has it by chance; a copy would
+/// A description may be edited away. The UUID comes from the random cluster id, so no other VM has it by chance; a copy would
 /// sit on another VMID than the one that is expected to hold this machine.
-fn by_uuid_alone(config: &VmConfig, cluster_id: Uuid, expected: Option<&str>, tagged: bool) -> Ownership {
+fn by_uuid_alone(config: &VmSettings, cluster_id: Uuid, expected: Option<&str>, tagged: bool) -> Ownership {
     match expected.filter(|name| config.uuid == Some(smbios_uuid(cluster_id, name))) {
         Some(name) => {
-            let missing = [Some(Proof::Block), (!tagged).then_some(Proof::Tag)]
+            let missing = [Some(MarkPart::Block), (!tagged).then_some(MarkPart::Tag)]
                 .into_iter()
                 .flatten()
                 .collect();
-            Ownership::Damaged {
+            Ownership::Incomplete {
                 machine: name.to_owned(),
                 missing,
+                tag_follows: false,
             }
         }
-        None => Ownership::Stranger("it does not carry our mark".to_owned()),
+        None => Ownership::Foreign("it does not carry our mark".to_owned()),
     }
 }
 
@@ -114,11 +121,11 @@ pub(crate) struct OwnedVms<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct OwnedVm<'a> {
     pub vm: &'a Vm,
-    pub config: &'a VmConfig,
+    pub config: &'a VmSettings,
     /// `None`: the block is lost.
     pub mark: Option<Mark>,
-    /// Marks that must be put back first.
-    pub missing: BTreeSet<Proof>,
+    /// Marks that it lacks.
+    pub missing: BTreeSet<MarkPart>,
 }
 
 /// What is known about a machine's VM.
@@ -154,16 +161,16 @@ impl<'a> OwnedVms<'a> {
         }
         match ownership(vm, desired.id(), expected) {
             Ownership::Ours(mark) => self.own(vm, mark.machine.clone(), Some(*mark), BTreeSet::new()),
-            Ownership::Damaged { machine, missing } => {
+            Ownership::Incomplete { machine, missing, .. } => {
                 let mark = vm.config.yes().and_then(|config| Mark::parse(&config.description));
                 self.own(vm, machine, mark, missing);
             }
-            Ownership::Stranger(why) => drop(self.foreign.insert(vm.vmid, why)),
+            Ownership::Foreign(why) => drop(self.foreign.insert(vm.vmid, why)),
             Ownership::Unknown(why) => drop(self.unknown.insert(vm.vmid, why)),
         }
     }
 
-    fn own(&mut self, vm: &'a Vm, machine: String, mark: Option<Mark>, missing: BTreeSet<Proof>) {
+    fn own(&mut self, vm: &'a Vm, machine: String, mark: Option<Mark>, missing: BTreeSet<MarkPart>) {
         let Some(config) = vm.config.yes() else { return };
         let owned = OwnedVm {
             vm,
@@ -171,9 +178,13 @@ impl<'a> OwnedVms<'a> {
             mark,
             missing,
         };
-        // Two with every proof cannot both have the VMID that is in the mark; a repaired block could, and then the lower VMID stays.
+        // Two with every proof cannot both have the VMID that is in the mark. One that lacks marks stands back.
         match self.ours.entry(machine) {
             Entry::Vacant(free) => drop(free.insert(owned)),
+            Entry::Occupied(mut taken) if !taken.get().missing.is_empty() && owned.missing.is_empty() => {
+                let other = taken.insert(owned).vm.vmid;
+                self.foreign.insert(other, format!("it is a second {}", taken.key()));
+            }
             Entry::Occupied(taken) => drop(self.foreign.insert(vm.vmid, format!("it is a second {}", taken.key()))),
         }
     }
@@ -204,7 +215,7 @@ impl OwnedVm<'_> {
     }
 
     pub fn runs(&self) -> bool {
-        self.vm.power == Power::Running
+        self.vm.power == PowerState::Running
     }
 
     /// Has its system disk. From then on it may hold data.
@@ -221,7 +232,9 @@ impl OwnedVm<'_> {
     /// missing volume alone proves nothing: a storage that is not mounted is listed as empty.
     pub fn is_partially_deleted(&self, observed: &Observed) -> bool {
         let system = self.config.disks.get(SYSTEM_SLOT);
-        self.is_deleting() && self.vm.power == Power::Stopped && system.is_some_and(|disk| observed.lost.contains(&disk.volume))
+        self.is_deleting()
+            && self.vm.power == PowerState::Stopped
+            && system.is_some_and(|disk| observed.lost.contains(&disk.volume))
     }
 
     /// Has a disk on which etcd may have left data.
@@ -233,10 +246,20 @@ impl OwnedVm<'_> {
         self.mark.as_ref().map(|mark| mark.role)
     }
 
+    /// Why it is neither changed nor removed: it lacks marks, and not because its claim is unfinished.
+    pub fn unproved(&self) -> Option<HoldReason> {
+        let is_claim = self.mark.as_ref().is_some_and(|mark| mark.tag_follows);
+        let missing: Vec<String> = self.missing.iter().map(ToString::to_string).collect();
+        (!missing.is_empty() && !is_claim).then(|| unproved(&missing.join(" and "), self.vm.vmid))
+    }
+
     /// Why nothing may be done to it now.
     pub fn blocked(&self, observed: &Observed) -> Option<HoldReason> {
         let vmid = self.vm.vmid;
-        if let Power::Unknown(why) = &self.vm.power {
+        if let Some(reason) = self.unproved() {
+            return Some(reason);
+        }
+        if let PowerState::Unknown(why) = &self.vm.power {
             return Some(HoldReason::transient(why.clone()));
         }
         if observed.hosts.get(&self.vm.host).is_some_and(|host| !host.online) {
@@ -255,6 +278,17 @@ impl OwnedVm<'_> {
         None
     }
 }
+
+/// A VM that lacks marks is left alone until the user says that it is mainstay's.
+pub(crate) fn unproved(missing: &str, vmid: u32) -> HoldReason {
+    let reason = format!(
+        "VM {vmid} lacks its {missing}, so it is not proved to be mainstay's and is left alone; if it is: mainstay adopt {vmid}"
+    );
+    reason.into()
+}
+
+/// Why a claim is marked again.
+pub(crate) const UNFINISHED_CLAIM: &str = "its claim was interrupted before it got its tag";
 
 /// The slot of the system disk.
 pub(crate) const SYSTEM_SLOT: &str = "scsi0";

@@ -8,7 +8,7 @@ use mainstay_spec::{Hosts, Role};
 use crate::builder::PlanBuilder;
 use crate::context::Context;
 use crate::desired::{DesiredCluster, DesiredMachine};
-use crate::observed::{Host, Observed, Storage, StorageAt};
+use crate::observed::{Host, HostStorage, Observed, StorageAt};
 use crate::ownership::{OwnedVm, VmLookup};
 use crate::plan::{HoldReason, Refusal, RefusalKind};
 use crate::vm_diff::{DiskGrowth, VmDiff};
@@ -113,7 +113,7 @@ fn storages_of(cluster: &DesiredCluster, host: &Host) -> Result<StorageChoice, M
     Ok(StorageChoice { images, disks, seeds })
 }
 
-fn pick(storages: &BTreeMap<String, Storage>, named: Option<&str>, content: &str) -> Result<String, MissingResource> {
+fn pick(storages: &BTreeMap<String, HostStorage>, named: Option<&str>, content: &str) -> Result<String, MissingResource> {
     match named {
         Some(name) => named_storage(storages, name, content),
         None => largest_storage(storages, content)
@@ -123,13 +123,13 @@ fn pick(storages: &BTreeMap<String, Storage>, named: Option<&str>, content: &str
 }
 
 /// The storage of a host that takes what the file has no place for. The lowest name among equals, so that the choice never wavers.
-pub fn largest_storage<'a>(storages: &'a BTreeMap<String, Storage>, content: &str) -> Option<&'a str> {
+pub fn largest_storage<'a>(storages: &'a BTreeMap<String, HostStorage>, content: &str) -> Option<&'a str> {
     let fitting = storages.iter().filter(|(_, storage)| storage.allows(content));
     let largest = fitting.max_by_key(|(name, storage)| (storage.total, Reverse(*name)));
     largest.map(|(name, _)| name.as_str())
 }
 
-fn named_storage(storages: &BTreeMap<String, Storage>, name: &str, content: &str) -> Result<String, MissingResource> {
+fn named_storage(storages: &BTreeMap<String, HostStorage>, name: &str, content: &str) -> Result<String, MissingResource> {
     match storages.get(name) {
         None => Err(MissingResource::new(format!("it has no storage {name}"))),
         Some(storage) if !storage.active => Err(MissingResource::new(format!(
@@ -144,7 +144,7 @@ fn named_storage(storages: &BTreeMap<String, Storage>, name: &str, content: &str
 }
 
 /// On a stock PVE no storage allows `import`; one line changes that, and must name what is allowed already, since PVE replacement the list.
-fn none_allows(storages: &BTreeMap<String, Storage>, content: &str) -> MissingResource {
+fn none_allows(storages: &BTreeMap<String, HostStorage>, content: &str) -> MissingResource {
     let candidates = storages.iter().filter(|(_, storage)| can_allow(storage, content));
     let best = candidates.max_by_key(|(name, storage)| (storage.total, Reverse(*name)));
     MissingResource::fixable_by(
@@ -153,12 +153,12 @@ fn none_allows(storages: &BTreeMap<String, Storage>, content: &str) -> MissingRe
     )
 }
 
-/// Could allow it if somebody said so.
-fn can_allow(storage: &Storage, content: &str) -> bool {
+/// Whether an administrator could enable this content type on the storage.
+fn can_allow(storage: &HostStorage, content: &str) -> bool {
     storage.active && (content != "import" || storage.kind.holds_files())
 }
 
-fn allow_command(name: &str, storage: &Storage, content: &str) -> String {
+fn allow_command(name: &str, storage: &HostStorage, content: &str) -> String {
     let mut all: Vec<&str> = storage
         .content
         .iter()
@@ -264,6 +264,9 @@ impl<'a> Capacity<'a> {
         }
         has_bridge(host, cluster.network.bridge.as_str())?;
         let storages = storages.as_ref().map_err(Clone::clone)?;
+        if !is_sized(host) {
+            return Err(MissingResource::new(unsized_host(name)));
+        }
         if host.cpus < shape.cpu {
             return Err(MissingResource::new(format!(
                 "it has {} processors, {} are wanted; PVE starts no VM with more than its host has",
@@ -467,7 +470,7 @@ fn no_host(machines: &[&DesiredMachine], missing_by_host: &[(String, MissingReso
     }
     let shape = &first.machine.shape;
     Refusal {
-        kind: RefusalKind::Lacking,
+        kind: RefusalKind::Insufficient,
         subject: first.subject(),
         what: format!(
             "no host can carry {}{more} ({} cpu, {}{each})",
@@ -518,6 +521,15 @@ pub(crate) fn gib(bytes: u64) -> String {
     }
 }
 
+/// Whether the size of a host is known. PVE leaves processors and memory out where the token may not read them.
+fn is_sized(host: &Host) -> bool {
+    host.cpus > 0
+}
+
+fn unsized_host(name: &str) -> String {
+    format!("its processors and memory are unknown: the token lacks Sys.Audit on /nodes/{name}")
+}
+
 /// Refuses changes that the host of a machine has no room for.
 pub(crate) fn growth(ctx: Context<'_>, machine: &DesiredMachine, vm: &OwnedVm<'_>, diff: &VmDiff) -> Option<Refusal> {
     let host = ctx.observed.hosts.get(&vm.vm.host)?;
@@ -534,7 +546,10 @@ pub(crate) fn growth(ctx: Context<'_>, machine: &DesiredMachine, vm: &OwnedVm<'_
         let need = (grow.to.0 - grow.from.0) << 30;
         (need > free).then(|| format!("{} free on {}, {} more needed", gib(free), grow.storage, gib(need)))
     });
-    let missing = if shape.cpu > host.cpus {
+    let missing = if !is_sized(host) {
+        // The machine runs there, so it fits; PVE refuses what does not.
+        full
+    } else if shape.cpu > host.cpus {
         Some(format!("it has {} processors, {} are wanted", host.cpus, shape.cpu))
     } else if vm.runs() && more > host.memory.free {
         Some(format!("{} of memory free, {} more needed", gib(host.memory.free), gib(more)))
@@ -542,7 +557,7 @@ pub(crate) fn growth(ctx: Context<'_>, machine: &DesiredMachine, vm: &OwnedVm<'_
         full
     };
     missing.map(|missing| Refusal {
-        kind: RefusalKind::Lacking,
+        kind: RefusalKind::Insufficient,
         subject: machine.subject(),
         what: format!("{} cannot carry {} as it is wanted", vm.vm.host, machine.name()),
         why: format!("{}: {missing}", vm.vm.host),

@@ -6,8 +6,8 @@ use mainstay_spec::Span;
 use uuid::Uuid;
 
 use crate::action::Action;
-use crate::mark::Versions;
 use crate::step::{Impact, StepId, Subject};
+use crate::versions::Versions;
 
 /// What to do about one cluster.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -34,8 +34,8 @@ impl Plan {
     }
 
     /// Something is not as it should be, and nothing can be done about it now.
-    pub fn is_held_up(&self) -> bool {
-        self.held.iter().any(Held::holds_up)
+    pub fn is_blocked(&self) -> bool {
+        self.held.iter().any(Held::blocks)
     }
 
     pub fn step(&self, id: StepId) -> Option<&Step> {
@@ -96,28 +96,28 @@ pub struct Held {
     /// What is not done: `bootstrap`, `remove`, `create`.
     pub what: &'static str,
     pub reason: String,
-    pub lasts: Lasts,
+    pub lasts: HoldKind,
 }
 
 /// How long something is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lasts {
-    /// The reason may go by itself: worth another look before anybody is told.
-    AMoment,
-    /// Until somebody does something about it.
-    UntilMended,
+pub enum HoldKind {
+    /// The reason may disappear by itself: observe again before it is reported.
+    Transient,
+    /// Until the operator fixes the cause.
+    NeedsOperator,
     /// It stays as it is, and nothing is wrong with that.
-    ForGood,
+    Accepted,
 }
 
 impl Held {
-    pub fn passes(&self) -> bool {
-        self.lasts == Lasts::AMoment
+    pub fn is_transient(&self) -> bool {
+        self.lasts == HoldKind::Transient
     }
 
     /// The cluster is not as the file says because of it.
-    pub fn holds_up(&self) -> bool {
-        self.lasts != Lasts::ForGood
+    pub fn blocks(&self) -> bool {
+        self.lasts != HoldKind::Accepted
     }
 }
 
@@ -125,7 +125,7 @@ impl Held {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HoldReason {
     pub reason: String,
-    pub lasts: Lasts,
+    pub lasts: HoldKind,
 }
 
 impl HoldReason {
@@ -133,7 +133,7 @@ impl HoldReason {
     pub fn transient(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
-            lasts: Lasts::AMoment,
+            lasts: HoldKind::Transient,
         }
     }
 
@@ -141,7 +141,7 @@ impl HoldReason {
     pub fn accepted(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
-            lasts: Lasts::ForGood,
+            lasts: HoldKind::Accepted,
         }
     }
 }
@@ -150,12 +150,12 @@ impl From<String> for HoldReason {
     fn from(reason: String) -> Self {
         Self {
             reason,
-            lasts: Lasts::UntilMended,
+            lasts: HoldKind::NeedsOperator,
         }
     }
 }
 
-/// Changed by somebody else since it was last applied.
+/// Changed outside of mainstay since it was last applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drift {
     pub subject: Subject,
@@ -180,7 +180,7 @@ pub enum RefusalKind {
     /// Something that is not ours is in the way.
     Conflict,
     /// The datacenter lacks something.
-    Lacking,
+    Insufficient,
     /// It would hurt, or is not done by this version.
     Gate,
 }
@@ -189,7 +189,7 @@ impl RefusalKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
-            Self::Lacking => "lacking",
+            Self::Insufficient => "lacking",
             Self::Gate => "gate",
         }
     }

@@ -1,8 +1,8 @@
 //! The removal pass: machines that are not in the file any more, members without a machine, leftover volumes; and everything for `down`.
 //!
 //! A control plane leaves etcd first, then the machine stops, then its Node goes, then the VM: each while the one before still proves it.
-//! One that does not answer cannot leave. It goes first, and then a survivor takes its member out: were the removal broken off in
-//! between the other way round, the machine would keep data that can never join again, and nobody could want it back.
+//! A machine that does not answer cannot leave. Its VM is deleted first, and then a healthy member removes it from etcd. In the other
+//! order an interrupted removal would leave a machine whose data etcd rejects for good, so that it could not be kept after all.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,15 +14,17 @@ use crate::action::Action;
 use crate::builder::{PlanBuilder, StepBuilder};
 use crate::context::{Context, Inputs};
 use crate::etcd::{self, EtcdChain, EtcdFacts, EtcdPresence};
+use crate::guest;
 use crate::images;
 use crate::mark::{Mark, TAG};
-use crate::observed::{EtcdState, Member, Observed, Power, Seen, Talos};
-use crate::ownership::OwnedVm;
+use crate::observed::{EtcdMember, EtcdState, Guest, Observed, PowerState, Seen, Vm};
+use crate::ownership::{OwnedVm, UNFINISHED_CLAIM, unproved};
 use crate::plan::HoldReason;
-use crate::step::{EtcdMember, Impact, LeaveBy, Remark, Spare, StepId, Subject};
+use crate::step::{Impact, MarkUpdate, MemberRef, MemberRemoval, QuorumCheck, StepId, Subject};
 use crate::volumes;
 
 const UNWANTED: &str = "not in cluster.yaml";
+const PROTECTED: &str = "cluster.yaml says `protect: true`, so no machine is removed; take `protect` out of cluster.yaml first";
 const PARTIAL: &str = "its destruction broke off when some of its disks were gone";
 
 /// Deletes everything that is ours.
@@ -127,6 +129,10 @@ pub(crate) fn plan(
             removal.hold(reason);
             continue;
         }
+        if ctx.desired.protect && ctx.owned.in_file(name).is_none() {
+            removal.hold(PROTECTED.to_owned().into());
+            continue;
+        }
         if ctx.owned.in_file(name).is_some() {
             let note = format!("{name} is made anew when what is left of it is gone");
             removal.plan.note(note);
@@ -175,18 +181,16 @@ fn start_to_inspect(ctx: Context<'_>, removal: &mut Removal<'_, '_>) {
     let (name, vm) = (removal.name, removal.vm);
     let may_hold_data = is_marked_control_plane(vm) && vm.may_hold_data(ctx.observed);
     let is_unread = may_hold_data && etcd::data_unknown(ctx, name, vm).is_some();
-    let can_answer = matches!(vm.vm.power, Power::Running | Power::Stopped);
-    let Some(address) = vm.config.address.filter(|_| is_unread && can_answer) else {
+    let can_answer = matches!(vm.vm.power, PowerState::Running | PowerState::Stopped);
+    if !is_unread || !can_answer || vm.config.address.is_none() {
         return;
-    };
+    }
     let marked = removal.repair_marks();
     let why = "it cannot go before it is read";
     let start = Action::MachineStart { vm: vm.vm_ref() };
     let started = (!vm.runs()).then(|| removal.step(start).because(why).needs(marked).add());
-    let action = Action::TalosAwait {
-        address: address.addr(),
-        uuid: ctx.uuid(name),
-    };
+    let guest = ctx.guest_ref(name);
+    let action = Action::GuestAwait { guest };
     removal.step(action).because(why).needs(started).add();
 }
 
@@ -202,7 +206,7 @@ fn remove_control_plane(
     if let (EtcdPresence::Exists, Seen::Unknown(why)) = (&etcd.presence, &ctx.observed.etcd) {
         return Err(format!("whether etcd survives it is unknown: {why}"));
     }
-    let rest: Vec<Member> = chain.members.iter().filter(|other| other.name != name).cloned().collect();
+    let rest: Vec<EtcdMember> = chain.members.iter().filter(|other| other.name != name).cloned().collect();
     let may_join = may_join(ctx, name, vm);
     let by = match &member {
         Some(member) => {
@@ -218,28 +222,28 @@ fn remove_control_plane(
     chain.members = rest;
     let marked = removal.repair_marks();
     let needs: Vec<StepId> = marked.into_iter().chain(chain.tail.iter().copied()).collect();
-    let leaves = matches!(by, Some(LeaveBy::Itself(_)));
-    let votes = member.as_ref().is_some_and(Member::votes);
-    let check = etcd::healthy_peer(ctx, &chain.members).ok().map(|by| Spare {
-        member: EtcdMember {
+    let leaves = matches!(by, Some(MemberRemoval::Leave));
+    let votes = member.as_ref().is_some_and(EtcdMember::votes);
+    let check = etcd::healthy_peer(ctx, &chain.members).ok().map(|peer| QuorumCheck {
+        member: MemberRef {
             name: name.to_owned(),
             id: member.as_ref().map_or(0, |member| member.id),
         },
-        by,
+        ask: [peer].into(),
         may_join: !leaves && !votes && may_join,
     });
     let why = removal.why();
     let end = match member.zip(by) {
         None => removal.remove_machine(check, needs),
         // It leaves while it answers, so that etcd never counts a member that is gone.
-        Some((member, by @ LeaveBy::Itself(_))) => {
-            let left = etcd::leave(&member, by, why, needs, removal.plan);
+        Some((member, by @ MemberRemoval::Leave)) => {
+            let left = etcd::leave(ctx, &member, by, why, needs, removal.plan);
             let needs = [left].into_iter().chain(chain.tail.iter().copied()).collect();
             removal.remove_machine(check, needs)
         }
-        Some((member, by @ LeaveBy::Survivor(_))) => {
+        Some((member, by @ MemberRemoval::RemovedBy(_))) => {
             let removed = removal.remove_machine(check, needs);
-            etcd::leave(&member, by, why, vec![removed], removal.plan)
+            etcd::leave(ctx, &member, by, why, vec![removed], removal.plan)
         }
     };
     chain.tail = vec![end];
@@ -248,9 +252,9 @@ fn remove_control_plane(
 
 /// A control plane that runs joins etcd as soon as it can. Not one that left, or that was never configured.
 fn may_join(ctx: Context<'_>, name: &str, vm: &OwnedVm<'_>) -> bool {
-    let stays_out = match ctx.talos(name) {
-        Some(Talos::Maintenance { .. }) => true,
-        Some(Talos::Running(node)) => node.etcd == Seen::Yes(EtcdState::Left),
+    let stays_out = match ctx.guest(name) {
+        Some(Guest::AwaitingConfig { .. }) => true,
+        Some(Guest::Running(node)) => node.etcd == Seen::Yes(EtcdState::Left),
         _ => false,
     };
     vm.runs() && vm.is_filled() && !stays_out
@@ -264,36 +268,51 @@ fn remove_orphans(ctx: Context<'_>, chain: &mut EtcdChain, plan: &mut PlanBuilde
         .iter()
         .filter(|(name, vm)| vm.runs() && ctx.is_control_plane(name, vm));
     let is_one_joining = running.any(|(name, _)| !chain.members.iter().any(|member| member.name == *name));
-    let is_orphan = |member: &&Member| {
+    let is_orphan = |member: &&EtcdMember| {
         let is_known = owned.in_file(&member.name).is_some() || owned.ours.contains_key(&member.name);
         // Without a name it is called by its address, and could be one of ours that is about to start.
         let starts = is_one_joining && member.name.parse::<IpAddr>().is_ok();
         !member.name.is_empty() && !is_known && !starts && owned.unknown.is_empty()
     };
     for member in chain.members.iter().filter(is_orphan).cloned().collect::<Vec<_>>() {
+        if let Some(vm) = unproved_vm(ctx, &member.name) {
+            let reason = unproved("marks", vm.vmid);
+            plan.hold(Subject::Machine(member.name.clone()), "remove", reason);
+            continue;
+        }
         let gate = if member.votes() {
             etcd::may_leave(&chain.members, &member.name)
         } else {
             Ok(())
         };
-        let rest: Vec<Member> = chain.members.iter().filter(|other| other.id != member.id).cloned().collect();
+        let rest: Vec<EtcdMember> = chain.members.iter().filter(|other| other.id != member.id).cloned().collect();
         match gate.and_then(|()| removal_method(ctx, &member, &rest)) {
             Ok(by) => {
                 chain.members = rest;
-                chain.tail = vec![etcd::leave(&member, by, UNWANTED, chain.tail.clone(), plan)];
+                chain.tail = vec![etcd::leave(ctx, &member, by, UNWANTED, chain.tail.clone(), plan)];
             }
             Err(reason) => plan.hold(Subject::Node(member.name.clone()), "remove", HoldReason::transient(reason)),
         }
     }
 }
 
+/// The VM that has the name or the UUID of a machine of ours, although it lacks marks. Its etcd may run, so its member still counts.
+fn unproved_vm<'a>(ctx: Context<'a>, name: &str) -> Option<&'a Vm> {
+    let uuid = Some(ctx.uuid(name));
+    let is_it = |vm: &&Vm| vm.name.as_deref() == Some(name) || vm.config.yes().is_some_and(|config| config.uuid == uuid);
+    ctx.owned.all.values().find(is_it)
+}
+
 /// A member leaves by itself while it answers; else one of the rest removes it.
-fn removal_method(ctx: Context<'_>, member: &Member, rest: &[Member]) -> Result<LeaveBy, String> {
+fn removal_method(ctx: Context<'_>, member: &EtcdMember, rest: &[EtcdMember]) -> Result<MemberRemoval, String> {
+    if let Some(reason) = guest::removal_unsupported(&ctx.cluster.versions) {
+        return Err(reason);
+    }
     let own_address = ctx.owned.ours.get(&member.name).and_then(|vm| vm.config.address);
-    let answers = matches!(ctx.talos(&member.name), Some(Talos::Running(_)));
+    let answers = matches!(ctx.guest(&member.name), Some(Guest::Running(_)));
     match own_address.filter(|_| answers && member.healthy) {
-        Some(address) => Ok(LeaveBy::Itself(address.addr())),
-        None => etcd::healthy_peer(ctx, rest).map(LeaveBy::Survivor),
+        Some(_) => Ok(MemberRemoval::Leave),
+        None => etcd::healthy_peer(ctx, rest).map(MemberRemoval::RemovedBy),
     }
 }
 
@@ -302,7 +321,7 @@ struct Removal<'p, 'a> {
     inputs: Inputs<'a>,
     name: &'a str,
     vm: &'a OwnedVm<'a>,
-    /// Leftover volumes that this plan deletes.
+    /// LeftoverVolume volumes that this plan deletes.
     freed: &'p mut BTreeSet<String>,
     plan: &'p mut PlanBuilder,
 }
@@ -317,12 +336,13 @@ impl Removal<'_, '_> {
     }
 
     /// Stop, Node, VM. Returns the last step.
-    fn remove_machine(&mut self, check: Option<Spare>, needs: Vec<StepId>) -> StepId {
+    fn remove_machine(&mut self, check: Option<QuorumCheck>, needs: Vec<StepId>) -> StepId {
         let stopped = self.stop(check.clone(), needs.clone());
         let mut before = needs;
         before.extend(stopped);
         if self.may_be_node() {
-            let step = self.step(Action::NodeDelete).because("its machine goes");
+            let ask = self.inputs.control_planes();
+            let step = self.step(Action::NodeDelete { ask }).because("its machine goes");
             let deleted = step.impact(Impact::Live).needs(before.iter().copied()).add();
             before.push(deleted);
         }
@@ -333,32 +353,32 @@ impl Removal<'_, '_> {
 
     /// It is a Node, or could become one before it is stopped.
     fn may_be_node(&self) -> bool {
-        let waits = matches!(self.inputs.talos(self.name), Some(Talos::Maintenance { .. }));
+        let waits = matches!(self.inputs.guest(self.name), Some(Guest::AwaitingConfig { .. }));
         let may_register = self.vm.runs() && self.vm.is_filled() && !waits;
         let kubernetes = self.inputs.observed.kubernetes.yes();
         kubernetes.is_some_and(|kubernetes| kubernetes.nodes.contains_key(self.name) || may_register)
     }
 
-    fn stop(&mut self, check: Option<Spare>, needs: Vec<StepId>) -> Option<StepId> {
-        if self.vm.vm.power == Power::Stopped {
+    fn stop(&mut self, check: Option<QuorumCheck>, needs: Vec<StepId>) -> Option<StepId> {
+        if self.vm.vm.power == PowerState::Stopped {
             return None;
         }
         let action = Action::MachineStop {
             vm: self.vm.vm_ref(),
-            spare: check,
+            check,
         };
         let step = self.step(action).because("it goes").impact(Impact::Live);
         Some(step.needs(needs).add())
     }
 
-    fn delete(&mut self, check: Option<Spare>, needs: Vec<StepId>) -> StepId {
+    fn delete(&mut self, check: Option<QuorumCheck>, needs: Vec<StepId>) -> StepId {
         let deleted = volumes::deleted_with(self.inputs.desired, self.vm);
         let action = Action::MachineDelete {
             vm: self.vm.vm_ref(),
             volumes: deleted.made.into_iter().collect(),
             with_disks: deleted.with_disks.into_iter().collect(),
             purge: self.vm.vm.ha,
-            spare: check,
+            check,
             only_going: self.inputs.owned.in_file(self.name).is_some(),
         };
         let mut why = self.why().to_owned();
@@ -387,40 +407,26 @@ impl Removal<'_, '_> {
         steps
     }
 
-    /// Puts marks back, so that the proof is complete when the deletion asks for it.
+    /// Completes the claim of a pool-scoped token, so that all three marks are there when the deletion reads them.
     fn repair_marks(&mut self) -> Option<StepId> {
-        if self.vm.missing.is_empty() {
-            return None;
-        }
-        let (desired, vmid) = (self.inputs.desired, self.vm.vm.vmid);
-        let known = self.vm.mark.clone().map(|mark| Mark { lease: None, ..mark });
-        let mark = known.unwrap_or_else(|| Mark {
-            cluster: desired.cluster.clone(),
-            cluster_id: desired.id(),
-            machine: self.name.to_owned(),
-            role: desired.vmids.get(&vmid).map_or(Role::Worker, |expected| expected.role),
-            vmid,
-            shape: None,
-            versions: None,
-            bootstrap: false,
-            going: false,
-            disks: None,
-            lease: None,
-        });
-        let remark = Remark {
+        let mark = self.vm.mark.clone().filter(|_| !self.vm.missing.is_empty())?;
+        let remark = MarkUpdate {
             vm: self.vm.vm_ref(),
-            mark,
+            mark: Mark {
+                lease: None,
+                tag_follows: false,
+                ..mark
+            },
             tags: [TAG.to_owned()].into(),
         };
-        let missing: Vec<String> = self.vm.missing.iter().map(ToString::to_string).collect();
-        let why = format!("ours by its UUID, but its {} is missing", missing.join(" and "));
-        Some(self.step(Action::MachineMark(Box::new(remark))).because(why).add())
+        let step = self.step(Action::MachineMark(Box::new(remark)));
+        Some(step.because(UNFINISHED_CLAIM).add())
     }
 }
 
 /// Why a VM of ours cannot be removed, whatever the cluster says.
 fn removal_blocker(inputs: Inputs<'_>, vm: &OwnedVm<'_>) -> Option<HoldReason> {
-    if let Some(reason) = no_quorum(inputs.observed) {
+    if let Some(reason) = no_quorum(inputs.observed).or_else(|| vm.unproved()) {
         return Some(reason);
     }
     if vm.config.protection {

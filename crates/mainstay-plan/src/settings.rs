@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use mainstay_spec::{DiskOptions, Mib};
 
-use crate::step::{Impact, NewDisk, Nic, Seed};
+use crate::step::{Impact, NewDisk, NicConfig, Seed};
 
 /// One setting of a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Setting {
     Onboot(bool),
     StartupOrder(Option<u32>),
     Boot(Vec<String>),
-    Nic(Nic),
+    Nic(NicConfig),
     Seed(Seed),
     /// Added to those that are there.
     Tags(BTreeSet<String>),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use mainstay_spec::{DiskOptions, Gib, Mac, Shape};
@@ -71,8 +72,8 @@ impl fmt::Display for Impact {
     }
 }
 
-/// A VM, by where it is and which. Both may have changed meanwhile: whoever acts looks again where it is, and whether the one that has
-/// this VMID then is still the one that is meant.
+/// A VM, by where it is and which. Both may have changed since the plan was made: before an action, the engine looks up the
+/// host again and checks by the UUID that this VMID is still the same VM.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VmRef {
     pub host: String,
@@ -99,14 +100,16 @@ pub struct Claim {
     pub tags_follow: bool,
     pub pool: Option<String>,
     pub shape: Shape,
-    pub nic: Nic,
+    pub nic: NicConfig,
     /// The guest agent's port is there only if the image has the agent.
     pub agent: bool,
+    /// The VM gets a random SMBIOS serial, by which its guest proves which life of the VM it is.
+    pub has_serial: bool,
 }
 
 /// A mark to write onto a VM that is there.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Remark {
+pub struct MarkUpdate {
     pub vm: VmRef,
     /// Written with [`Mark::write_into`] over what is read then, so that the user's text stays.
     pub mark: Mark,
@@ -120,7 +123,7 @@ pub struct Fill {
     pub vm: VmRef,
     /// The system disk, imported from `image`.
     pub system: Option<NewDisk>,
-    pub image: ImageSource,
+    pub image: StoredImage,
     /// The storage of the EFI variables.
     pub efi: Option<String>,
     /// The cloud-init drive and its storage.
@@ -132,7 +135,7 @@ pub struct Fill {
 
 /// A file on a storage of the VM's host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageSource {
+pub struct StoredImage {
     pub storage: String,
     pub file: String,
 }
@@ -155,10 +158,21 @@ pub struct Seed {
     pub address: Ipv4Net,
     pub gateway: Ipv4Addr,
     pub dns: Vec<IpAddr>,
+    /// `None`: the guest has no accounts.
+    pub user: Option<FirstUser>,
+}
+
+/// An account that the first boot creates, opened by a public key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstUser {
+    pub name: String,
+    pub public_key: String,
+    /// Always set, because PVE would copy the host's own search domain otherwise, which may change.
+    pub search: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Nic {
+pub struct NicConfig {
     pub mac: Mac,
     pub bridge: String,
     pub vlan: Option<u16>,
@@ -166,7 +180,7 @@ pub struct Nic {
 
 /// How a changed config takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Apply {
+pub enum ApplyMode {
     /// While the node runs.
     Live,
     /// The node reboots itself.
@@ -175,36 +189,40 @@ pub enum Apply {
     Staged,
 }
 
-/// A control plane, by name and address.
+/// The guest of a machine. Execution turns the name into an address; the UUID proves that the right machine answers there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
+pub struct GuestRef {
     pub machine: String,
-    pub address: Ipv4Addr,
+    pub uuid: Uuid,
 }
 
+/// Machines to ask, first to last, until one answers.
+pub type Ask = Arc<[String]>;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EtcdMember {
+pub struct MemberRef {
     pub name: String,
     pub id: u64,
 }
 
-/// A control plane that goes, whatever it was when it was seen: if it votes by then, etcd must be able to do without it, as a survivor
-/// tells right before. The id is zero where it was no member.
+/// A control plane that restarts, stops or is removed, whatever it was when it was seen: if it votes by then, etcd must keep its majority
+/// without it, which is read right before. The id is zero where it was no member.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spare {
-    pub member: EtcdMember,
-    pub by: Peer,
+pub struct QuorumCheck {
+    pub member: MemberRef,
+    /// They list the members.
+    pub ask: Ask,
     /// It runs and is no voter, so that it may become one at any moment.
     pub may_join: bool,
 }
 
 /// Who takes a member out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LeaveBy {
+pub enum MemberRemoval {
     /// The member leaves by itself.
-    Itself(Ipv4Addr),
+    Leave,
     /// It is gone; another member removes it.
-    Survivor(Peer),
+    RemovedBy(String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -121,13 +121,16 @@ impl Plan {
         let (places, mut images): (Vec<String>, Vec<(&Image, &String)>) =
             fetches.map(|(at, image, why)| (at, (image, why))).unzip();
         let (image, why) = images.pop()?;
-        let version = self
-            .versions
-            .as_ref()
-            .map(|versions| versions.talos.to_string())
-            .unwrap_or_default();
-        let schematic: String = image.schematic.chars().take(12).collect();
-        let name = format!("talos-{version} ({schematic})");
+        let short: String = image
+            .schematic
+            .iter()
+            .flat_map(|schematic| schematic.id.chars())
+            .take(12)
+            .collect();
+        let name = match &self.versions {
+            Some(versions) if !short.is_empty() => format!("{}-{} ({short})", versions.distro, versions.release),
+            _ => image.file.clone(),
+        };
         Some(PlanRow {
             sign: RowSign::Create,
             noun: "image",
@@ -192,7 +195,7 @@ fn shape(claim: &Claim, steps: &[&Step]) -> String {
 
 /// The one step that happens once in the life of a cluster has a line of its own.
 fn bootstrap(step: &Step) -> Option<PlanRow> {
-    let Action::TalosBootstrap { .. } = &step.action else {
+    let Action::EtcdBootstrap { .. } = &step.action else {
         return None;
     };
     let (name, why) = (step.subject.to_string(), step.why.clone());

@@ -9,10 +9,10 @@ use crate::desired::DesiredMachine;
 use crate::etcd::{self, EtcdChain, EtcdFacts, EtcdPresence};
 use crate::guest::{ConfigChange, GuestStatus, Guests};
 use crate::node;
-use crate::observed::{EtcdState, Member, Seen};
+use crate::observed::{EtcdMember, EtcdState, Seen};
 use crate::ownership::OwnedVm;
 use crate::plan::HoldReason;
-use crate::step::{Apply, Impact, StepId};
+use crate::step::{ApplyMode, Impact, StepId};
 use crate::vm::{VmPass, VmSteps};
 use crate::vm_diff::VmDiff;
 
@@ -101,7 +101,7 @@ pub(crate) fn plan<'a>(
 }
 
 /// Whether the machine may go down now.
-fn check_turn(ctx: Context<'_>, turn: &Turn<'_>, etcd: &EtcdFacts<'_>, members: &[Member]) -> Result<(), HoldReason> {
+fn check_turn(ctx: Context<'_>, turn: &Turn<'_>, etcd: &EtcdFacts<'_>, members: &[EtcdMember]) -> Result<(), HoldReason> {
     if !turn.restarts() {
         return Ok(());
     }
@@ -112,7 +112,7 @@ fn check_turn(ctx: Context<'_>, turn: &Turn<'_>, etcd: &EtcdFacts<'_>, members: 
     check_quorum(ctx, turn, etcd, members).map_err(HoldReason::transient)
 }
 
-fn check_quorum(ctx: Context<'_>, turn: &Turn<'_>, etcd: &EtcdFacts<'_>, members: &[Member]) -> Result<(), String> {
+fn check_quorum(ctx: Context<'_>, turn: &Turn<'_>, etcd: &EtcdFacts<'_>, members: &[EtcdMember]) -> Result<(), String> {
     if etcd::was_removed(ctx, turn.machine.name()) {
         return Err("it could not join etcd again".to_owned());
     }
@@ -159,17 +159,21 @@ fn take<'a>(
 
 fn reconfigure(ctx: Context<'_>, turn: &Turn<'_>, change: &ConfigChange, needs: &[StepId], plan: &mut PlanBuilder) -> StepId {
     // A machine that is restarted anyway does so once, not twice.
-    let how = if turn.is_restarted() && change.how == Apply::Reboot {
-        Apply::Staged
+    let mode = if turn.is_restarted() && change.mode == ApplyMode::Reboot {
+        ApplyMode::Staged
     } else {
-        change.how
+        change.mode
     };
-    let impact = if how == Apply::Reboot { Impact::Reboot } else { Impact::Live };
-    let action = Action::TalosReconfigure {
-        address: turn.machine.address(),
-        uuid: ctx.uuid(turn.machine.name()),
+    let impact = if mode == ApplyMode::Reboot {
+        Impact::Reboot
+    } else {
+        Impact::Live
+    };
+    let action = Action::GuestReconfigure {
+        guest: ctx.guest_ref(turn.machine.name()),
         config: turn.machine.config.clone(),
-        how,
+        mode,
+        check: (mode == ApplyMode::Reboot).then(|| ctx.restart_check(turn.machine)).flatten(),
     };
     let step = plan.machine_step(turn.machine, action).because(&change.text);
     step.impact(impact).needs(needs.iter().copied()).add()
@@ -212,9 +216,10 @@ fn await_restart(
 ) -> StepId {
     let joined = machine
         .is_control_plane()
-        .then(|| chain.join(machine, "it restarted", restarted.into_iter().collect(), plan));
+        .then(|| chain.join(ctx, machine, "it restarted", restarted.into_iter().collect(), plan));
     let action = Action::NodeAwait {
         until: node::awaited_state(ctx),
+        ask: ctx.control_planes(),
     };
     let step = plan.machine_step(machine, action).because("it restarted");
     step.needs(restarted).needs(joined).add()
@@ -227,7 +232,7 @@ impl Turn<'_> {
 
     /// The machine goes down for a moment.
     fn restarts(&self) -> bool {
-        self.is_restarted() || self.config.as_ref().is_some_and(|change| change.how != Apply::Live)
+        self.is_restarted() || self.config.as_ref().is_some_and(|change| change.mode != ApplyMode::Live)
     }
 
     /// We restart it, whatever its config does.
@@ -237,6 +242,6 @@ impl Turn<'_> {
 
     /// Also where the config takes effect at a restart that the guest does not do by itself.
     fn is_restarted_by_pve(&self) -> bool {
-        self.is_restarted() || self.config.as_ref().is_some_and(|change| change.how == Apply::Staged)
+        self.is_restarted() || self.config.as_ref().is_some_and(|change| change.mode == ApplyMode::Staged)
     }
 }

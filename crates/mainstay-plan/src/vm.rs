@@ -8,8 +8,8 @@ use crate::builder::PlanBuilder;
 use crate::context::{Context, StepByMachine};
 use crate::desired::DesiredMachine;
 use crate::images::ImageTable;
-use crate::observed::{Power, Seen, StorageAt, Talos};
-use crate::ownership::{OwnedVm, SYSTEM_SLOT, VmLookup};
+use crate::observed::{Guest, PowerState, Seen, StorageAt};
+use crate::ownership::{OwnedVm, SYSTEM_SLOT, UNFINISHED_CLAIM, VmLookup};
 use crate::placement::{self, Placement, StorageChoice};
 use crate::plan::HoldReason;
 use crate::step::{StepId, VmRef};
@@ -37,7 +37,7 @@ pub(crate) struct VmPass<'a> {
     pub live_steps: StepByMachine<'a>,
     /// Running machines whose settings need a restart. They wait for their turn.
     pub restarts: BTreeMap<&'a str, VmDiff>,
-    /// Leftover volumes that this pass deletes.
+    /// LeftoverVolume volumes that this pass deletes.
     pub freed: BTreeSet<String>,
 }
 
@@ -164,7 +164,7 @@ impl<'a> VmPlanner<'_, 'a> {
             host: host.to_owned(),
             storage: storages.images.clone(),
         };
-        let image = &self.ctx().cluster.image;
+        let image = self.machine().image.as_ref();
         self.images.on(&at, image, self.steps.plan)
     }
 
@@ -232,7 +232,7 @@ impl<'a> VmPlanner<'_, 'a> {
                 self.hold("change", reason)
             });
         }
-        if let Power::Stuck(state) = &vm.vm.power {
+        if let PowerState::Other(state) = &vm.vm.power {
             let reason = format!("PVE says it is {state}; see its console, then resume or stop it");
             return Some(self.hold("start", reason));
         }
@@ -247,7 +247,7 @@ impl<'a> VmPlanner<'_, 'a> {
         let is_founder = vm.mark.as_ref().is_some_and(|mark| mark.bootstrap);
         let is_recorded = steps::matches_recorded_shape(ctx, self.machine(), vm);
         let ungrown = diff.growth.iter().any(is_image) && is_recorded && !is_founder;
-        let answers = !matches!(ctx.talos(name), Some(Talos::Silent(_)) | None);
+        let answers = !matches!(ctx.guest(name), Some(Guest::Silent(_)) | None);
         let is_member = ctx.members().iter().any(|member| member.name == name);
         vm.runs() && ungrown && !answers && !is_member && !ctx.is_ready(name)
     }
@@ -262,13 +262,12 @@ impl<'a> VmPlanner<'_, 'a> {
         }
     }
 
+    /// Only the claim of a pool-scoped token comes here without its tag: any other VM that lacks a mark is held.
     fn repair_marks(&mut self, vm: &OwnedVm<'_>) -> Option<StepId> {
         if vm.missing.is_empty() {
             return None;
         }
-        let missing: Vec<String> = vm.missing.iter().map(ToString::to_string).collect();
-        let why = format!("ours by its UUID, but its {} is missing", missing.join(" and "));
-        Some(self.steps.mark(vm).because(why).add())
+        Some(self.steps.mark(vm).because(UNFINISHED_CLAIM).add())
     }
 
     /// A VM whose deletion was started, and that runs or never had a disk, has lost nothing. A stopped one keeps the word until it has

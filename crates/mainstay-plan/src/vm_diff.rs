@@ -7,10 +7,10 @@ use mainstay_spec::{Disk, Gib, Mib, Shape};
 
 use crate::desired::{DesiredCluster, DesiredMachine};
 use crate::mark::TAG;
-use crate::observed::{VmConfig, VmDisk};
+use crate::observed::{VmDisk, VmSettings};
 use crate::ownership::{OwnedVm, SYSTEM_SLOT};
 use crate::settings::Setting;
-use crate::step::{Impact, NewDisk, Nic, Seed};
+use crate::step::{Impact, NewDisk, NicConfig, Seed};
 
 /// Slots for disks besides the system disk: what one virtio-scsi controller takes in PVE.
 const EXTRA_SLOTS: std::ops::RangeInclusive<u32> = 1..=30;
@@ -113,7 +113,7 @@ pub(crate) fn compare(cluster: &DesiredCluster, machine: &DesiredMachine, vm: &O
 }
 
 /// Address and MAC are how the cluster knows a machine; changing them on one that exists cuts it off.
-fn identity(cluster: &DesiredCluster, machine: &DesiredMachine, config: &VmConfig, diff: &mut VmDiff) {
+fn identity(cluster: &DesiredCluster, machine: &DesiredMachine, config: &VmSettings, diff: &mut VmDiff) {
     if let Some(there) = config.address.filter(|there| there.addr() != machine.address()) {
         diff.unsupported.push(UnsupportedChange {
             what: format!("its address cannot change from {} to {}", there.addr(), machine.address()),
@@ -133,11 +133,11 @@ fn identity(cluster: &DesiredCluster, machine: &DesiredMachine, config: &VmConfi
     if (&nic.bridge, nic.vlan) != (&want.bridge, want.vlan) {
         let show = |bridge: &str, vlan: Option<u16>| vlan.map_or_else(|| bridge.to_owned(), |vlan| format!("{bridge}.{vlan}"));
         let (is, want_text) = (show(&nic.bridge, nic.vlan), show(&want.bridge, want.vlan));
-        diff.push("network", is, want_text, Setting::Nic(Nic { mac: nic.mac, ..want }));
+        diff.push("network", is, want_text, Setting::Nic(NicConfig { mac: nic.mac, ..want }));
     }
 }
 
-fn hardware(shape: &Shape, config: &VmConfig, agent: bool, diff: &mut VmDiff) {
+fn hardware(shape: &Shape, config: &VmSettings, agent: bool, diff: &mut VmDiff) {
     diff.compare("cpu", &config.cores, &shape.cpu, |cores| Setting::Cores(*cores));
     diff.compare("cpu type", &config.cpu_type, &shape.cpu_type, |kind| {
         Setting::CpuType(kind.clone())
@@ -199,6 +199,8 @@ fn place_in_pve(cluster: &DesiredCluster, machine: &DesiredMachine, vm: &OwnedVm
         address,
         gateway,
         dns: config.dns.clone(),
+        // The account is only read at the first boot, so a difference has no effect.
+        user: want.user.clone(),
     });
     if is.as_ref() != Some(&want) && is.as_ref().is_none_or(|is| is.address.addr() == want.address.addr()) {
         let is = is.as_ref().map_or_else(|| "none".to_owned(), show_seed);
@@ -210,7 +212,7 @@ fn place_in_pve(cluster: &DesiredCluster, machine: &DesiredMachine, vm: &OwnedVm
     }
 }
 
-fn disks(machine: &DesiredMachine, config: &VmConfig, disks_on: Option<&str>, diff: &mut VmDiff) {
+fn disks(machine: &DesiredMachine, config: &VmSettings, disks_on: Option<&str>, diff: &mut VmDiff) {
     let shape = &machine.machine.shape;
     if let Some(system) = config.disks.get(SYSTEM_SLOT) {
         disk(SYSTEM_SLOT, "disk", &shape.disk, system, diff);
@@ -318,8 +320,8 @@ pub(crate) fn desired_tags(machine: &DesiredMachine) -> BTreeSet<String> {
         .collect()
 }
 
-pub(crate) fn desired_nic(cluster: &DesiredCluster, machine: &DesiredMachine) -> Nic {
-    Nic {
+pub(crate) fn desired_nic(cluster: &DesiredCluster, machine: &DesiredMachine) -> NicConfig {
+    NicConfig {
         mac: machine.machine.mac,
         bridge: cluster.network.bridge.to_string(),
         vlan: cluster.network.vlan,
@@ -331,6 +333,7 @@ pub(crate) fn seed(cluster: &DesiredCluster, machine: &DesiredMachine) -> Seed {
         address: cluster.interface(machine),
         gateway: cluster.network.gateway,
         dns: cluster.network.dns.clone(),
+        user: cluster.first_user.clone(),
     }
 }
 
@@ -345,14 +348,14 @@ pub(crate) fn new_disk(slot: String, storage: String, disk: &Disk, serial: &str)
 }
 
 /// Slots that no disk is in, lowest first.
-pub(crate) fn free_slots(config: &VmConfig) -> impl Iterator<Item = String> + use<> {
+pub(crate) fn free_slots(config: &VmSettings) -> impl Iterator<Item = String> + use<> {
     let taken: BTreeSet<String> = config.disks.keys().cloned().collect();
     EXTRA_SLOTS
         .map(|n| format!("scsi{n}"))
         .filter(move |slot| !taken.contains(slot))
 }
 
-pub(crate) fn by_serial<'c>(config: &'c VmConfig, serial: &str) -> Option<(&'c str, &'c VmDisk)> {
+pub(crate) fn by_serial<'c>(config: &'c VmSettings, serial: &str) -> Option<(&'c str, &'c VmDisk)> {
     let found = config.disks.iter().find(|(_, disk)| disk.serial.as_deref() == Some(serial));
     found.map(|(slot, disk)| (slot.as_str(), disk))
 }

@@ -7,7 +7,7 @@ use crate::builder::PlanBuilder;
 use crate::context::Inputs;
 use crate::desired::Desired;
 use crate::mark::{MadeDisk, Mark};
-use crate::observed::{Leftover, VmConfig, VolumeUse};
+use crate::observed::{LeftoverVolume, VmSettings, VolumeUse};
 use crate::ownership::{EFI_SLOT, OwnedVm, SYSTEM_SLOT};
 use crate::plan::HoldReason;
 use crate::step::{Impact, NewDisk, StepId, Subject};
@@ -16,7 +16,7 @@ use crate::vm_diff::SYSTEM_SERIAL;
 /// Why a volume of a machine that stays is deleted.
 pub(crate) const BROKEN_FILL: &str = "left by a fill that did not end";
 
-/// The VMID in a volume's name. PVE destroys a volume with the VM of this number only, whoever made the volume.
+/// The VMID in a volume's name. PVE destroys a volume with the VM of this number only, no matter which VM the volume was made for.
 pub fn volume_owner(volume: &str) -> Option<u32> {
     let (_, name) = volume.split_once(':')?;
     let mut parts = name.rsplit('/');
@@ -36,7 +36,7 @@ pub fn is_cloud_init_volume(volume: &str) -> bool {
     stem.starts_with("vm-") && stem.ends_with("-cloudinit")
 }
 
-impl VmConfig {
+impl VmSettings {
     /// Everywhere that a volume is named.
     pub fn volume_uses(&self) -> Vec<VolumeUse> {
         let drive = |slot: &str, volume: &str, serial: Option<&String>| VolumeUse {
@@ -196,14 +196,15 @@ pub(crate) fn free_leftovers(
     after: Option<StepId>,
     plan: &mut PlanBuilder,
 ) -> Vec<(String, StepId)> {
-    let is_freed = |left: &&Leftover| left.vmid == vmid && left.may_free && (left.proved || is_cloud_init_volume(&left.volume));
+    let is_freed =
+        |left: &&LeftoverVolume| left.vmid == vmid && left.may_free && (left.proved || is_cloud_init_volume(&left.volume));
     let leftovers = inputs.observed.leftovers.yes().into_iter().flatten().filter(is_freed);
     leftovers
         .map(|left| (left.volume.clone(), free(left, why, after, plan)))
         .collect()
 }
 
-pub(crate) fn free(left: &Leftover, why: &str, after: Option<StepId>, plan: &mut PlanBuilder) -> StepId {
+pub(crate) fn free(left: &LeftoverVolume, why: &str, after: Option<StepId>, plan: &mut PlanBuilder) -> StepId {
     let action = Action::VolumeDelete {
         at: left.at.clone(),
         volume: left.volume.clone(),

@@ -2,6 +2,7 @@
 //!
 //! The columns per count divided by the count are the cost of one node; they must not grow with it.
 
+#[expect(dead_code, reason = "the tests use the rest of it")]
 #[path = "../tests/lab/mod.rs"]
 mod lab;
 

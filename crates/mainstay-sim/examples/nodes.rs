@@ -3,6 +3,7 @@
 //! The cost of one node must not grow with their number. `cargo run -p mainstay-sim --example nodes [counts…]`
 #![expect(clippy::print_stdout, reason = "this is what an example is for")]
 
+#[expect(dead_code, reason = "the tests use the rest of it")]
 #[path = "../tests/lab/mod.rs"]
 mod lab;
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use mainstay_net::{Dial, Dialer, Listener, Loopback, Network, SimNet, Target, Tcp};
+use mainstay_net::{Binder, Dial, Dialer, Listener, Loopback, SimNet, Target, Tcp};
 
 #[derive(Clone)]
 pub(crate) struct Ground {
@@ -26,7 +26,7 @@ impl Ground {
         &self.net
     }
 
-    pub fn network(&self) -> Arc<dyn Network> {
+    pub fn network(&self) -> Arc<dyn Binder> {
         Arc::new(self.clone())
     }
 
@@ -45,7 +45,7 @@ impl Ground {
     }
 }
 
-impl Network for Ground {
+impl Binder for Ground {
     fn bind(&self, at: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
         if self.loopback && at.ip().is_loopback() {
             Loopback.bind(at)

@@ -1,5 +1,6 @@
 //! The simulated world: guests, Kubernetes, an Image Factory, a jump host and bad days.
 
+mod charts;
 mod cloud;
 mod factory;
 mod ground;
@@ -13,6 +14,7 @@ mod witness;
 mod world;
 mod yaml;
 
+pub use charts::ChartFaults;
 pub use cloud::{CloudImage, WebFaults};
 pub use factory::{Factory, FactoryFaults, TalosImage};
 pub use path::{CriticalPath, Shape};

@@ -1,4 +1,4 @@
-//! What a world itself takes to bring a cluster up: the bound that nobody can beat.
+//! What a world itself takes to bring a cluster up: the bound that no client can beat.
 
 use std::time::Duration;
 

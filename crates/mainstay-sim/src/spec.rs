@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::charts::ChartFaults;
 use crate::cloud::WebFaults;
 use crate::factory::FactoryFaults;
 use crate::talos::NodeFaults;
@@ -16,6 +17,7 @@ pub struct WorldSpec {
     pub guests: GuestSpec,
     pub factory: FactoryFaults,
     pub web: WebFaults,
+    pub charts: ChartFaults,
     /// The Proxmox VE API without TLS, where thousands of lives are what counts.
     pub plain: bool,
 }
@@ -36,6 +38,7 @@ struct Around {
     guests: GuestSpec,
     factory: FactoryFaults,
     web: WebFaults,
+    charts: ChartFaults,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +55,7 @@ impl WorldSpec {
             guests: around.guests,
             factory: around.factory,
             web: around.web,
+            charts: around.charts,
             plain: false,
         })
     }

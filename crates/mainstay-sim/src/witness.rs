@@ -1,4 +1,4 @@
-//! What is done to the nodes of a world, told to whoever watches.
+//! What is done to the nodes of a world, as told to a witness.
 
 /// Watches the nodes. Calls come in the order of events; they must not call back into the world.
 pub trait Witness: Send + Sync + 'static {
@@ -25,7 +25,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Whether there is a majority with this machine, and none without it. A lone voter has nobody to leave behind.
+    /// Whether there is a majority with this machine, and none without it. A lone voter leaves no other voter behind.
     pub fn is_decisive(&self) -> bool {
         let quorum = self.voters / 2 + 1;
         self.votes && self.voters > 1 && self.others < quorum && self.others + 1 >= quorum

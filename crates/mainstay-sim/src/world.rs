@@ -10,6 +10,7 @@ use pve_sim::guest::{Guests, Pace};
 use pve_sim::{Datacenter, Serving, SimEnv};
 use tokio::task::JoinSet;
 
+use crate::charts::{self, ChartFaults};
 use crate::cloud::WebFaults;
 use crate::cloud::web::{self, Web};
 use crate::factory::{Factory, Settings};
@@ -112,7 +113,8 @@ impl World {
         }
         let mut servers = JoinSet::new();
         let (factory, factory_at) = start_factory(&spec, &mode, &ground, pace, &web, &mut servers).await?;
-        start_web(&web, &ground, &mut servers).await?;
+        site.charts.set_faults(spec.charts.clone());
+        start_web(&web, &site, &ground, &mut servers).await?;
         let env = SimEnv {
             network: ground.network(),
             dialer: ground.inside(),
@@ -216,6 +218,11 @@ impl World {
         }
     }
 
+    /// Gives chart servers, container registries and git repositories a bad day, from now on.
+    pub fn set_chart_faults(&self, faults: ChartFaults) {
+        self.site.charts.set_faults(faults);
+    }
+
     /// Every command line that was run in a cloud guest, by VM name: `user: words…`.
     pub fn guest_commands(&self, machine: &str) -> Vec<String> {
         self.site.cloud.commands(machine)
@@ -266,12 +273,12 @@ impl World {
         self.site.foundings()
     }
 
-    /// Somebody watches what is done to the nodes from now on, instead of whoever did before.
+    /// From now on this witness, and not the one before, is told what is done to the nodes.
     pub fn set_witness(&self, witness: Arc<dyn Witness>) {
         self.site.set_witness(witness);
     }
 
-    /// Where the machine of an address stands in the first etcd cluster that anybody here runs, whether or not it runs itself.
+    /// Where the machine of an address stands in the first etcd cluster of this world, whether or not it runs itself.
     pub fn etcd_standing(&self, address: IpAddr) -> Option<Standing> {
         let nodes = self.site.all();
         let (cluster, _) = nodes.iter().find_map(|node| node.etcd())?;
@@ -280,7 +287,7 @@ impl World {
         Some(standing(&members, own))
     }
 
-    /// What this world itself takes to bring a new cluster of a shape to Ready nodes, whoever asks for it.
+    /// What this world itself takes to bring a new cluster of a shape to Ready nodes, independent of the client.
     pub fn critical_path(&self, shape: &Shape) -> CriticalPath {
         CriticalPath::new(&self.spec, self.site.pace, shape)
     }
@@ -332,7 +339,7 @@ async fn start_factory(
 }
 
 /// The public hosts are in memory in every world: only guests and hosts reach them.
-async fn start_web(web: &Arc<Web>, ground: &Ground, servers: &mut JoinSet<()>) -> Result<(), WorldError> {
+async fn start_web(web: &Arc<Web>, site: &Site, ground: &Ground, servers: &mut JoinSet<()>) -> Result<(), WorldError> {
     for (port, options) in [(80, ServeOptions::plain()), (443, ServeOptions::tls(web.tls()))] {
         let at = SocketAddr::new(WEB, port);
         let listener = ground.network().bind(at).await.map_err(|cause| WorldError::Bind {
@@ -340,15 +347,29 @@ async fn start_web(web: &Arc<Web>, ground: &Ground, servers: &mut JoinSet<()>) -
             at,
             cause,
         })?;
-        let app = web.router();
+        let app = by_host(web.router(), charts::router(&site.charts));
         servers.spawn(async move {
             serve(listener, app, options).await;
         });
     }
-    for name in web::HOSTS {
+    for name in web::HOSTS.into_iter().chain(charts::HOSTS) {
         ground.net().name(name, [WEB]);
     }
     Ok(())
+}
+
+/// Chart hosts have servers of their own behind the same address.
+fn by_host(web: axum::Router, charts: axum::Router) -> axum::Router {
+    axum::Router::new().fallback(move |request: axum::extract::Request| {
+        let named = request
+            .headers()
+            .get(http::header::HOST)
+            .and_then(|value| value.to_str().ok());
+        let host = named.or(request.uri().host()).unwrap_or_default();
+        let is_chart_host = charts::HOSTS.contains(&host.split(':').next().unwrap_or_default());
+        let app = if is_chart_host { charts.clone() } else { web.clone() };
+        tower::ServiceExt::oneshot(app, request)
+    })
 }
 
 async fn start_jump(

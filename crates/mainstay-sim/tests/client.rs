@@ -406,7 +406,7 @@ fn a_worker_without_a_control_plane_is_absent_and_says_why() {
         proven.apply(&config).await.unwrap();
         sleep(Duration::from_secs(30)).await;
         let Presence::Absent(error) = presence(&client.env, &client.access, &target("10.10.0.21")).await.unwrap() else {
-            panic!("nobody can answer there yet");
+            panic!("no machine can answer there yet");
         };
         assert!(!why_no_answer(&error).is_empty());
     });

@@ -131,7 +131,7 @@ fn a_vm_made_over_the_pve_api_boots_talos_and_becomes_ready_in_the_time_the_worl
                 })
                 .total(),
         );
-        assert!(taken >= bound, "nobody is faster than the world: {taken:?} < {bound:?}");
+        assert!(taken >= bound, "no client is faster than the world: {taken:?} < {bound:?}");
         assert!(
             taken.as_secs_f64() < bound.as_secs_f64() * 1.05,
             "{taken:?} against {bound:?}"

@@ -29,7 +29,7 @@ fn the_api_answers_on_the_node_and_on_the_vip_to_those_it_knows() {
             assert_eq!((code, version["gitVersion"].as_str()), (200, Some("v1.36.3")), "{address}");
         }
         assert_eq!(Kube::new(&lab, "10.10.0.11", None).get("/api/v1/nodes").await.0, 401);
-        let (code, refusal) = Kube::new(&lab, "10.10.0.11", Some(("eve", "nobody")))
+        let (code, refusal) = Kube::new(&lab, "10.10.0.11", Some(("eve", "no-group")))
             .get("/api/v1/nodes")
             .await;
         assert_eq!(code, 403);
@@ -196,7 +196,7 @@ fn the_node_of_a_dead_machine_turns_unknown_and_comes_back() {
         until(|| async { ready(&kube.get("/api/v1/nodes/w-1").await.1) }).await;
         worker.off();
         tokio::time::sleep(Duration::from_secs(30)).await;
-        assert!(ready(&kube.get("/api/v1/nodes/w-1").await.1), "nobody has noticed yet");
+        assert!(ready(&kube.get("/api/v1/nodes/w-1").await.1), "no controller has noticed yet");
         until(|| async {
             kube.get("/api/v1/nodes/w-1")
                 .await
@@ -323,7 +323,7 @@ fn a_node_that_is_cut_off_is_called_unreachable_until_it_is_heard_again() {
         lab.world.net().partition(worker.address, control_plane);
         tokio::time::sleep(Duration::from_secs(20)).await;
         let last = kube.renewed("w-1").await;
-        assert!(ready(&kube.get("/api/v1/nodes/w-1").await.1), "nobody has noticed yet");
+        assert!(ready(&kube.get("/api/v1/nodes/w-1").await.1), "no controller has noticed yet");
         kube.until_ready("w-1", false).await;
         assert_eq!(kube.renewed("w-1").await, last);
         assert!(ready(&kube.get("/api/v1/nodes/cp-1").await.1), "the other one is heard");
@@ -334,7 +334,7 @@ fn a_node_that_is_cut_off_is_called_unreachable_until_it_is_heard_again() {
 }
 
 #[test]
-fn nobody_is_blamed_for_silence_while_there_was_no_api() {
+fn no_node_is_blamed_for_silence_while_there_was_no_api() {
     in_world(|lab: Arc<Lab>| async move {
         let _first = cluster(&lab).await;
         let second = lab.join_control_plane("cp-2", "10.10.0.12").await;

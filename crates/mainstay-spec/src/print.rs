@@ -153,8 +153,11 @@ fn rancher_section(rancher: &RancherSpec) -> Value {
         }
     };
     let mut section = json!({
-        "image": image, "artifact": artifact, "config": rancher.config, "ssh-keys": rancher.ssh_keys,
+        "image": image, "artifact": artifact, "config": rancher.config,
     });
+    if !rancher.ssh_keys.is_empty() {
+        section["ssh-keys"] = json!(rancher.ssh_keys);
+    }
     if let Some(version) = rancher.version {
         section["version"] = json!(version.to_string());
     }

@@ -236,6 +236,21 @@ impl Distro {
             Self::K3s => "k3s",
         }
     }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Talos, Self::Rke2, Self::K3s]
+            .into_iter()
+            .find(|distro| distro.as_str() == text)
+    }
+
+    /// Its name in messages.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Talos => "Talos",
+            Self::Rke2 => "RKE2",
+            Self::K3s => "k3s",
+        }
+    }
 }
 
 impl fmt::Display for Distro {

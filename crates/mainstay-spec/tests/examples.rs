@@ -39,12 +39,12 @@ fn as_json(text: &str) -> Value {
 }
 
 #[test]
-fn the_four_examples_are_there() {
+fn the_examples_are_there() {
     let names: Vec<String> = examples()
         .iter()
         .map(|(path, _)| path.file_stem().unwrap().to_string_lossy().into_owned())
         .collect();
-    assert_eq!(names, ["homelab", "internal-bridge", "minimal", "multi-host"]);
+    assert_eq!(names, ["homelab", "internal-bridge", "k3s", "minimal", "multi-host", "rke2"]);
 }
 
 #[test]

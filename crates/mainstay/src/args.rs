@@ -43,6 +43,8 @@ pub enum Color {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Create a user and API token for a cluster on Proxmox VE, and write a commented cluster.yaml
+    Setup(SetupArgs),
     /// Read Proxmox VE through the API token and write a commented cluster.yaml
     Init(InitArgs),
     /// Create or change the cluster until it is as cluster.yaml says; run again to resume, repair or scale
@@ -51,6 +53,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Delete everything that mainstay created for this cluster, and nothing else
     Down(DownArgs),
+    /// Put the marks back on a VM of this cluster that lost some of them
+    Adopt(AdoptArgs),
     /// Show the state of machines, etcd, Kubernetes and certificates
     Status(StatusArgs),
     /// Check everything that `up` needs, one line per check
@@ -87,6 +91,40 @@ pub enum Command {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct SetupArgs {
+    /// The name of the cluster in a new file
+    #[arg(long, default_value = "homelab")]
+    pub name: String,
+    /// Proxmox VE, if there is no file yet, e.g. https://pve.lan:8006
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// SHA-256 fingerprint of the certificate of Proxmox VE, instead of the question
+    #[arg(long, value_name = "SHA256")]
+    pub fingerprint: Option<String>,
+    /// The administrator, e.g. root@pam
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+    /// File with the administrator's password; - is stdin
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// File with the current code of the administrator's second factor; - is stdin
+    #[arg(long, value_name = "FILE")]
+    pub totp_file: Option<PathBuf>,
+    /// Apply the changes without asking; does not include --enable-import
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Add the content type `import` to the storage for images, if it lacks it
+    #[arg(long)]
+    pub enable_import: bool,
+    /// Print the pveum commands for what setup makes, and change nothing
+    #[arg(long, conflicts_with_all = ["undo", "yes", "enable_import"])]
+    pub show: bool,
+    /// Delete what setup made for this cluster, and nothing else
+    #[arg(long, conflicts_with = "enable_import")]
+    pub undo: bool,
 }
 
 #[derive(Debug, Args)]
@@ -139,6 +177,16 @@ pub struct DownArgs {
     /// Destroy this volume with its VM although mainstay did not make it; may be given more than once
     #[arg(long, value_name = "VOLID")]
     pub with_disk: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct AdoptArgs {
+    /// The VM to adopt; its SMBIOS UUID must be that of a machine of this cluster
+    #[arg(value_name = "VMID")]
+    pub vmid: u32,
+    /// Adopt without asking
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 #[derive(Debug, Args)]

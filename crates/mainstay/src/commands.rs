@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod access;
+mod adopt;
 mod config;
 mod demo;
 mod doctor;
@@ -10,12 +11,12 @@ mod logs;
 mod pages;
 mod plan;
 mod secrets;
+mod setup;
 mod sim;
 mod status;
+mod talosconfig;
 mod trust;
 mod up;
-
-pub use doctor::format_grant;
 
 use crate::args::{Cli, Command};
 use crate::error::CommandError;
@@ -29,15 +30,17 @@ pub async fn run(cli: Cli, process_env: ProcessEnv, output: Output) -> Result<()
     let open = |process_env| Session::open(&file, process_env);
     match cli.command {
         Command::Init(args) => init::run(&file, args, process_env, output).await,
+        Command::Setup(args) => setup::run(&file, &args, process_env, output).await,
         Command::Up(args) => up::run(&open(process_env)?, &args, output).await,
         Command::Plan(args) => plan::run(&open(process_env)?, &args, output).await,
         Command::Down(args) => down::run(&open(process_env)?, &args, output).await,
+        Command::Adopt(args) => adopt::run(&open(process_env)?, &args, output).await,
         Command::Status(args) => status::run(&open(process_env)?, &args, output).await,
         Command::Doctor => doctor::run(&open(process_env)?, output).await,
         Command::Grant(args) => doctor::grant(&open(process_env)?, &args, output).await,
         Command::Trust(args) => trust::run(&file, &args, process_env, output).await,
         Command::Kubeconfig(args) => access::kubeconfig(&open(process_env)?, &args, output),
-        Command::Talosconfig(args) => access::talosconfig(&open(process_env)?, &args, output),
+        Command::Talosconfig(args) => talosconfig::run(&open(process_env)?, &args, output),
         Command::Config(args) => config::run(&open(process_env)?, &args, output),
         Command::Secrets(args) => secrets::run(&open(process_env)?, &args, output),
         Command::Logs(args) => logs::run(&open(process_env)?, &args, output),

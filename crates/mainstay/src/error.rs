@@ -6,7 +6,7 @@ use std::path::Path;
 use mainstay_engine::{Failure, RunError, SecretsError};
 use mainstay_spec::Diagnostics;
 
-use crate::wire::ErrorKind;
+use crate::wire::{self, ErrorEvent, ErrorKind, WireEvent};
 
 /// Why a command ended.
 #[derive(Debug)]
@@ -96,6 +96,29 @@ impl CommandError {
         self.edit(|message| message.causes = chain(&error))
     }
 
+    /// The errors that the command ended with, as the event stream tells them. `file` is the cluster file.
+    pub fn events(&self, file: &str) -> Vec<ErrorEvent> {
+        match self {
+            Self::Spec(found) => {
+                let events = wire::diagnostics(&found.source, &found.faults);
+                let error = |event| match event {
+                    WireEvent::Error(error) => Some(error),
+                    _ => None,
+                };
+                events.into_iter().filter_map(error).collect()
+            }
+            Self::Message(message) => vec![ErrorEvent {
+                kind: message.kind,
+                summary: message.what.clone(),
+                why: message.why.iter().chain(&message.causes).cloned().collect(),
+                help: message.help.clone(),
+                ..ErrorEvent::default()
+            }],
+            Self::Run(error) => wire::run_errors(error, file),
+            Self::ExitOnly(_) => Vec::new(),
+        }
+    }
+
     fn edit(mut self, change: impl FnOnce(&mut ErrorMessage)) -> Self {
         if let Self::Message(message) = &mut self {
             change(message);
@@ -121,6 +144,12 @@ fn chain(error: &dyn Error) -> Vec<String> {
 impl From<RunError> for CommandError {
     fn from(error: RunError) -> Self {
         Self::Run(Box::new(error))
+    }
+}
+
+impl From<mainstay_plan::DeriveError> for CommandError {
+    fn from(error: mainstay_plan::DeriveError) -> Self {
+        Failure::from(error).into()
     }
 }
 

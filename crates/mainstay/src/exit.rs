@@ -1,7 +1,7 @@
 //! Exit codes. The only place that knows them.
 
 use crate::error::CommandError;
-use crate::wire::{self, ErrorKind};
+use crate::wire::ErrorKind;
 
 /// `plan --check` found something to do.
 pub const WORK_FOUND: u8 = 3;
@@ -26,7 +26,7 @@ pub fn code(error: &CommandError) -> u8 {
     if let CommandError::ExitOnly(code) = error {
         return *code;
     }
-    let errors = wire::errors(error, "");
+    let errors = error.events("");
     errors.iter().map(|error| of_kind(error.kind)).max().unwrap_or(FAILED)
 }
 

@@ -10,6 +10,7 @@ mod run;
 mod run_log;
 mod session;
 mod signals;
+mod text;
 mod view;
 mod wire;
 

@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal, Write};
 
 use crate::args::{Color, Global};
-use crate::view::{EventReader, JsonView, LiveView, PlainView};
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy)]
@@ -34,17 +33,6 @@ impl Output {
     /// Whether a question can be asked: a person reads stderr and can type.
     pub fn can_ask(&self) -> bool {
         io::stdin().is_terminal() && io::stderr().is_terminal() && !self.json
-    }
-
-    /// The reader that shows a run in the form that was asked for.
-    pub fn reader(self) -> Box<dyn EventReader> {
-        if self.json {
-            Box::new(JsonView::new(self))
-        } else if self.live {
-            Box::new(LiveView::new(self))
-        } else {
-            Box::new(PlainView::new(self))
-        }
     }
 
     /// The width of the result. A file or a pipe has no limit.

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
-use mainstay_engine::Holder;
+use mainstay_engine::LeaseHolder;
 use mainstay_net::Secret;
+
+use crate::error::CommandError;
 
 /// Environment variables and paths. An empty variable counts as unset.
 #[derive(Debug)]
@@ -13,7 +15,10 @@ pub struct ProcessEnv {
     pub token: Option<Secret<String>>,
     pub token_file: Option<PathBuf>,
     pub username: Option<String>,
-    pub password: Option<Secret<String>>,
+    password: Option<Secret<String>>,
+    password_file: Option<PathBuf>,
+    /// The current code of the user's second factor.
+    pub otp: Option<Secret<String>>,
     pub age_key: Option<Secret<String>>,
     pub age_key_file: Option<PathBuf>,
     pub kubeconfig: Option<PathBuf>,
@@ -24,7 +29,7 @@ pub struct ProcessEnv {
     pub home: PathBuf,
     config: PathBuf,
     state: PathBuf,
-    pub holder: Holder,
+    pub holder: LeaseHolder,
 }
 
 impl ProcessEnv {
@@ -43,6 +48,8 @@ impl ProcessEnv {
             token_file: variable("PROXMOX_VE_API_TOKEN_FILE").map(PathBuf::from),
             username: variable("PROXMOX_VE_USERNAME"),
             password: variable("PROXMOX_VE_PASSWORD").map(Secret::new),
+            password_file: variable("PROXMOX_VE_PASSWORD_FILE").map(PathBuf::from),
+            otp: variable("PROXMOX_VE_OTP").map(Secret::new),
             age_key: variable("SOPS_AGE_KEY").map(Secret::new),
             age_key_file: variable("SOPS_AGE_KEY_FILE").map(PathBuf::from),
             kubeconfig: variable("KUBECONFIG").map(PathBuf::from),
@@ -55,9 +62,18 @@ impl ProcessEnv {
                 .as_ref()
                 .and_then(BaseStrategy::state_dir)
                 .unwrap_or_else(|| home.join(".local/state")),
-            holder: Holder::new(&user, &machine),
+            holder: LeaseHolder::new(&user, &machine),
             home,
         }
+    }
+
+    /// From the environment, or the first line of the file that it names.
+    pub fn password(&self) -> Result<Option<Secret<String>>, CommandError> {
+        let (None, Some(path)) = (&self.password, &self.password_file) else {
+            return Ok(self.password.clone());
+        };
+        let text = read_text(path).map_err(|error| CommandError::unreadable(path, &error))?;
+        Ok(text.lines().next().map(|line| Secret::new(line.to_owned())))
     }
 
     /// Where sops looks for age keys.
@@ -91,10 +107,21 @@ impl ProcessEnv {
         let listed = self.kubeconfig.as_ref().and_then(|list| std::env::split_paths(list).next());
         listed.unwrap_or_else(|| self.home.join(".kube/config"))
     }
+}
 
-    pub fn default_talosconfig(&self) -> PathBuf {
-        self.talosconfig.clone().unwrap_or_else(|| self.home.join(".talos/config"))
+/// The text of a file; `-` is stdin.
+pub fn read_text(path: &Path) -> std::io::Result<String> {
+    if path == Path::new("-") {
+        return std::io::read_to_string(std::io::stdin().lock());
     }
+    std::fs::read_to_string(path)
+}
+
+/// The token in the text of a token file: the first line that is neither empty nor a comment.
+pub fn token_of(text: &str) -> Option<&str> {
+    text.lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
@@ -105,4 +132,16 @@ fn variable(name: &str) -> Option<String> {
 fn hostname() -> Option<String> {
     let name = std::fs::read_to_string(Path::new("/etc/hostname")).ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::token_of;
+
+    #[test]
+    fn the_token_is_the_first_line_that_is_no_comment() {
+        assert_eq!(token_of("# mainstay setup x\na@pve!b=c\n"), Some("a@pve!b=c"));
+        assert_eq!(token_of("  a@pve!b=c"), Some("a@pve!b=c"));
+        assert_eq!(token_of("# mainstay setup x\n\n"), None);
+    }
 }

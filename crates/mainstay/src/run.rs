@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_engine::{ApprovalRequest, Events, Report, Run, RunError, Told, converge};
+use mainstay_engine::{ApprovalRequest, EventRecord, EventSink, Run, RunError, RunReport, converge};
 use mainstay_plan::{Observed, Plan};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ use crate::session::Session;
 use crate::signals::Signals;
 use crate::view::EventReader;
 use crate::view::plan_page::PlanPage;
-use crate::wire::{self, EventEncoder, EventLine, NodeCounts, ReportEvent, RunHeader, WireEvent};
+use crate::wire::{EventEncoder, EventLine, NodeCounts, ReportEvent, RunHeader, WireEvent};
 
 /// How often views are redrawn while nothing happens.
 const TICK: Duration = Duration::from_millis(250);
@@ -58,7 +58,7 @@ impl Readers {
 
 /// A run that has ended, before its report is written.
 pub struct EndedRun {
-    pub outcome: Result<Report, CommandError>,
+    pub outcome: Result<RunReport, CommandError>,
     pub took: Duration,
     pub report: ReportEvent,
     readers: Readers,
@@ -74,11 +74,11 @@ pub async fn run_with_views(
     mut prompt: Prompt<'_>,
     output: Output,
 ) -> EndedRun {
-    let (sender, mut events) = mpsc::unbounded_channel::<Told>();
-    run.events = Events::new(move |record| drop(sender.send(record)));
+    let (sender, mut events) = mpsc::unbounded_channel::<EventRecord>();
+    run.events = EventSink::new(move |record| drop(sender.send(record)));
     let (ask, mut requests) = mpsc::unbounded_channel();
     let mut encoder = EventEncoder::new(prompt.question.clone());
-    let mut readers = Readers::new(vec![output.reader(), Box::new(log)]);
+    let mut readers = Readers::new(vec![crate::view::reader(output), Box::new(log)]);
     readers.line(&EventLine::at(Duration::ZERO, header(session, command)));
     let mut signals = Signals::listen();
     let mut question: Option<OpenQuestion> = None;
@@ -105,7 +105,7 @@ pub async fn run_with_views(
                     output.status("");
                 }
                 if run.stop.is_cancelled() {
-                    break Err(RunError::Left);
+                    break Err(RunError::Aborted);
                 }
                 run.stop.cancel();
             }
@@ -137,7 +137,7 @@ impl EndedRun {
     pub fn close(mut self, result: Result<Vec<String>, CommandError>) -> Result<(), CommandError> {
         let code = result.as_ref().map_or_else(exit::code, |_| 0);
         if let Err(error) = &result {
-            for error in wire::errors(error, &self.file) {
+            for error in error.events(&self.file) {
                 self.readers.line(&EventLine::at(self.took, WireEvent::Error(error)));
             }
         }
@@ -165,7 +165,7 @@ fn header(session: &Session, command: &str) -> WireEvent {
 }
 
 /// The report of a run, without the parts that depend on the command.
-pub fn report(outcome: Result<&Report, &RunError>, wanted: usize) -> ReportEvent {
+pub fn report(outcome: Result<&RunReport, &RunError>, wanted: usize) -> ReportEvent {
     match outcome {
         Ok(report) => ReportEvent {
             done: report.done,
@@ -176,7 +176,7 @@ pub fn report(outcome: Result<&Report, &RunError>, wanted: usize) -> ReportEvent
             }),
             ..ReportEvent::default()
         },
-        Err(RunError::Failed { done, .. }) => ReportEvent {
+        Err(RunError::StepsFailed { done, .. }) => ReportEvent {
             done: *done,
             summary: vec![kept(*done)],
             ..ReportEvent::default()
@@ -252,7 +252,7 @@ impl Prompt<'_> {
 
 /// Reads one line from stdin on a thread of its own, so that signals and events are still handled. A thread of the runtime's pool would
 /// not do: the runtime waits for those when it ends, and this one waits for a person.
-fn read_line(question: &str) -> oneshot::Receiver<String> {
+pub fn read_line(question: &str) -> oneshot::Receiver<String> {
     let mut err = std::io::stderr().lock();
     let _ = write!(err, "{question} ").and_then(|()| err.flush());
     let (sender, answer) = oneshot::channel();

@@ -1,23 +1,22 @@
 //! What a command works with: the checked cluster file, clients and secrets.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mainstay_engine::{Disk, Events, Failure, Journal, Keys, RealDisk, SecretsFile, Site, derive, keys, readers};
+use mainstay_engine::{Clients, EventSink, Failure, FileStore, Journal, OsFiles, SecretsFile, readers};
 use mainstay_net::{
     Detour, Dialer, Entropy, Env, Fingerprint, JumpAddress, JumpDialer, KnownHosts, Login as SshLogin, Routes, Secret, Target,
     Tcp, Trust, Wall, dial_within,
 };
+use mainstay_plan::ClusterSecrets;
 use mainstay_spec::{Checked, Environment, PveTrust, Spec};
 use pve_api::{Client, ClientOptions, Endpoint, Login};
 use sops_file::{CreationRules, Identity, Rule};
-use talos_api::Factory;
-use talos_config::Secrets;
 use uuid::Uuid;
 
 use crate::error::CommandError;
-use crate::process_env::ProcessEnv;
+use crate::process_env::{ProcessEnv, read_text, token_of};
 
 const SSH_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a direct connection is tried before the jump host is used.
@@ -30,9 +29,10 @@ pub struct Session {
     pub file: PathBuf,
     pub checked: Checked,
     pub env: Env,
-    pub disk: Arc<dyn Disk>,
+    pub disk: Arc<dyn FileStore>,
     pub process_env: ProcessEnv,
     jump: Option<Arc<JumpDialer>>,
+    login: OnceLock<Login>,
 }
 
 impl Session {
@@ -55,9 +55,10 @@ impl Session {
             file: file.to_path_buf(),
             checked,
             env,
-            disk: Arc::new(RealDisk),
+            disk: Arc::new(OsFiles),
             process_env,
             jump: None,
+            login: OnceLock::new(),
         };
         session.jump = session.jump_host()?.map(Arc::new);
         session.env.dialer = session.dialer();
@@ -90,7 +91,7 @@ impl Session {
             return Ok(());
         };
         // The machine itself need not answer: the jump host decides by address and port whether it forwards.
-        let port = Target::new(machine.address.to_string(), mainstay_engine::TALOS_PORT);
+        let port = Target::new(machine.address.to_string(), mainstay_engine::guest_port(&self.spec().distro));
         match dial_within(&**jump, &port, FORWARD_PATIENCE).await {
             Err(error) if error.is_of_the_jump_host() => Err(error.into()),
             _ => Ok(()),
@@ -166,8 +167,19 @@ impl Session {
         }
     }
 
+    /// Read once: stdin has it once.
     pub fn login(&self) -> Result<Login, CommandError> {
-        login(&self.process_env)
+        if let Some(login) = self.login.get() {
+            return Ok(login.clone());
+        }
+        let named = self
+            .spec()
+            .datacenter
+            .token_file
+            .as_ref()
+            .map(|name| self.file.with_file_name(name));
+        let login = login(&self.process_env, named.as_deref())?;
+        Ok(self.login.get_or_init(|| login).clone())
     }
 
     /// Every age identity that sops would find too.
@@ -226,57 +238,60 @@ impl Session {
             .map_err(|error| CommandError::new("cannot determine the recipients of the secrets").caused_by(error))
     }
 
-    pub fn secrets(&self) -> Result<Option<Secrets>, CommandError> {
+    pub fn secrets(&self) -> Result<Option<ClusterSecrets>, CommandError> {
         self.secrets_file()?.load().map_err(CommandError::from)
     }
 
-    pub fn keys(&self, secrets: &Secrets) -> Result<Keys, CommandError> {
-        keys(&self.env, secrets)
-            .map_err(|error| CommandError::new("cannot issue client certificates from the secrets").caused_by(error))
-    }
-
     /// The clients of a run.
-    pub fn site(&self, secrets: Option<&Secrets>, events: &Events) -> Result<Site, CommandError> {
-        let keys = secrets.map(|secrets| self.keys(secrets)).transpose()?;
-        let distro = &self.spec().distro;
-        let talos = distro
-            .talos()
-            .ok_or_else(|| CommandError::new(format!("{} is not supported by this version", distro.distro())))?;
-        let trust = if talos.factory.scheme() == "http" {
-            Trust::Plain
-        } else {
-            Trust::Roots { extra_ca_pem: None }
-        };
-        let factory = Factory::new(&self.env, &talos.factory, &trust)
-            .map_err(|error| CommandError::new("cannot create a client for the Image Factory").caused_by(error))?;
-        let id = secrets.map_or(Uuid::nil(), derive::cluster_id);
+    pub fn clients(&self, secrets: Option<&ClusterSecrets>, events: &EventSink) -> Result<Clients, CommandError> {
+        let id = secrets.map_or(Uuid::nil(), ClusterSecrets::id);
         let journal = Journal::open(self.disk.clone(), &self.process_env.journals(), id, events.clone());
-        Ok(Site::new(self.env.clone(), self.pve()?, factory, keys, journal, self.spec()))
+        Ok(Clients::new(
+            self.env.clone(),
+            self.pve()?,
+            self.spec(),
+            secrets,
+            journal,
+            None,
+        )?)
     }
 }
 
-/// By token from the environment or a file, else by user and password.
-pub fn login(process_env: &ProcessEnv) -> Result<Login, CommandError> {
-    let from_file = process_env
-        .token_file
-        .as_ref()
-        .map(|path| std::fs::read_to_string(path).map_err(|error| CommandError::unreadable(path, &error)))
-        .transpose()?;
-    if let Some(token) = process_env.token.as_ref().map(|token| token.expose().clone()).or(from_file) {
-        // The parser's error would quote the token.
-        return token.trim().parse().map_err(|_: pve_api::ValueError| {
-            CommandError::new("the API token is not valid").why("it must have the form user@realm!name=secret")
+/// By token from the environment or a file, else by user and password, else by the token file that the cluster file names.
+pub fn login(process_env: &ProcessEnv, named: Option<&Path>) -> Result<Login, CommandError> {
+    if let Some(token) = &process_env.token {
+        return parse_token(token.expose());
+    }
+    if let Some(path) = &process_env.token_file {
+        return token_from(path);
+    }
+    if let (Some(user), Some(password)) = (&process_env.username, process_env.password()?) {
+        return Ok(Login::Password {
+            user: user.clone(),
+            password,
+            code: process_env.otp.clone(),
         });
     }
-    match (&process_env.username, &process_env.password) {
-        (Some(user), Some(password)) => Ok(Login::Password {
-            user: user.clone(),
-            password: password.clone(),
-            code: None,
-        }),
-        _ => Err(CommandError::new("no API token for Proxmox VE")
+    match named {
+        Some(path) => {
+            token_from(path).map_err(|error| error.help("`datacenter.token-file` names it; `mainstay setup` writes it"))
+        }
+        None => Err(CommandError::new("no API token for Proxmox VE")
             .why("neither PROXMOX_VE_API_TOKEN nor PROXMOX_VE_API_TOKEN_FILE is set")
             .help("to create one with exactly the privileges it needs: mainstay grant")
             .help("then: export PROXMOX_VE_API_TOKEN='user@realm!name=secret'")),
     }
+}
+
+/// The token in a file, which may have comments; `-` is stdin.
+pub fn token_from(path: &Path) -> Result<Login, CommandError> {
+    let text = read_text(path).map_err(|error| CommandError::unreadable(path, &error))?;
+    parse_token(token_of(&text).unwrap_or_default())
+}
+
+/// The parser's error would quote the token.
+fn parse_token(text: &str) -> Result<Login, CommandError> {
+    text.trim().parse().map_err(|_: pve_api::ValueError| {
+        CommandError::new("the API token is not valid").why("it must have the form user@realm!name=secret")
+    })
 }

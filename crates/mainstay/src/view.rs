@@ -10,9 +10,12 @@ pub mod status;
 use std::time::Duration;
 
 pub use json::JsonView;
-pub use live::LiveView;
+use live::LiveView;
 pub use plain::PlainView;
 
+pub use crate::text::count;
+
+use crate::output::Output;
 use crate::wire::{EventLine, PlanEvent};
 
 /// One reader of the stream. Any number of them reads the same run.
@@ -24,6 +27,17 @@ pub trait EventReader {
 
     /// The run is over.
     fn finish(&mut self) {}
+}
+
+/// The reader that shows a run in the form that was asked for.
+pub fn reader(output: Output) -> Box<dyn EventReader> {
+    if output.json {
+        Box::new(JsonView::new(output))
+    } else if output.live {
+        Box::new(LiveView::new(output))
+    } else {
+        Box::new(PlainView::new(output))
+    }
 }
 
 /// `0:07`, `12:34`, `1:02:03`.
@@ -44,15 +58,6 @@ pub fn short(time: Duration) -> String {
         (0, seconds) => format!("{seconds}s"),
         (minutes, 0) => format!("{minutes}m"),
         (minutes, seconds) => format!("{minutes}m {seconds}s"),
-    }
-}
-
-/// `1 step`, `14 steps`.
-pub fn count(number: usize, noun: &str) -> String {
-    if number == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{number} {noun}s")
     }
 }
 

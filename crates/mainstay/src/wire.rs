@@ -7,7 +7,7 @@ mod error;
 mod event;
 mod plan;
 
-pub use error::{ErrorEvent, ErrorKind, diagnostics, errors};
+pub use error::{ErrorEvent, ErrorKind, diagnostics, run_errors};
 pub use event::{EventEncoder, EventLine, NodeCounts, ReportEvent, RunHeader, StepState, StepUpdate, WireEvent, duration};
 #[cfg(test)]
 pub use plan::{PlanCounts, PlanStep, SubjectKind};

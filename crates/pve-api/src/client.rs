@@ -1,7 +1,9 @@
 //! Sends calls: one client for all hosts of a PVE cluster.
 
+mod forecast;
 mod limit;
 mod login;
+mod poll;
 mod progress;
 mod upload;
 mod watch;
@@ -13,7 +15,7 @@ use std::time::Duration;
 use http::Uri;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::uri::{Authority, Scheme};
-use mainstay_net::http::{Answer, Body, HttpClient, HttpOptions};
+use mainstay_net::http::{Body, HttpClient, HttpOptions, HttpResponse};
 use mainstay_net::{Connector, Entropy, Env, Target, Trust, TrustError};
 
 pub use login::Login;
@@ -44,7 +46,8 @@ pub struct ClientOptions {
     pub dial_timeout: Duration,
     /// For a whole call. A host gives up on another host after 30 s, and waits up to 10 s for a lock.
     pub deadline: Duration,
-    /// Calls in flight for one host. Each has three blocking workers, so that more would only wait there.
+    /// Calls in flight for the three blocking workers of one host: more would only wait there. As many again that its web server answers
+    /// itself.
     pub calls_per_host: usize,
     /// Calls in flight that concern no single host.
     pub calls_elsewhere: usize,
@@ -124,7 +127,7 @@ impl Client {
     ///
     /// A read is tried again when its answer is lost. Anything else is tried again only when it was certainly not sent.
     pub async fn call<T>(&self, call: Call<T>) -> Result<T, Error> {
-        let _turn = self.0.limits.turn(call.request.host()).await;
+        let _turn = self.0.limits.turn(&call.request).await;
         let answer = self.send(&call.request).await?;
         call.decode(answer.status.as_u16(), &answer.reason, &answer.body)
     }
@@ -137,7 +140,7 @@ impl Client {
         }
     }
 
-    async fn send(&self, request: &Request) -> Result<Answer, Error> {
+    async fn send(&self, request: &Request) -> Result<HttpResponse, Error> {
         let authorised = self.0.session.headers(self).await?;
         let answer = self.exchange(request, &authorised.headers, request.is_read()).await?;
         // An expired ticket is renewed once. A token that is not accepted stays so, and each try costs three seconds.
@@ -149,7 +152,7 @@ impl Client {
     }
 
     /// Brings a request to any door that answers.
-    async fn exchange(&self, request: &Request, headers: &HeaderMap, repeatable: bool) -> Result<Answer, Error> {
+    async fn exchange(&self, request: &Request, headers: &HeaderMap, repeatable: bool) -> Result<HttpResponse, Error> {
         let mut attempt = 1;
         loop {
             match self.try_doors(request, headers, repeatable).await {
@@ -163,7 +166,7 @@ impl Client {
         }
     }
 
-    async fn try_doors(&self, request: &Request, headers: &HeaderMap, repeatable: bool) -> Result<Answer, Error> {
+    async fn try_doors(&self, request: &Request, headers: &HeaderMap, repeatable: bool) -> Result<HttpResponse, Error> {
         let mut order = self.doors_for(request.host());
         let last = order.pop().expect("a client has an endpoint");
         for n in order {
@@ -185,7 +188,7 @@ impl Client {
     }
 
     /// One request to one door. A gateway's failure to reach the host behind it counts as a failure of this door.
-    async fn knock(&self, n: usize, request: &Request, headers: &HeaderMap) -> Result<Answer, Error> {
+    async fn knock(&self, n: usize, request: &Request, headers: &HeaderMap) -> Result<HttpResponse, Error> {
         let door = &self.0.doors[n];
         let mut sent = http::Request::new(Body::empty());
         *sent.method_mut() = request.method();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use crate::value::loose::{Scalar, parse_flag};
 use crate::value::{Agent, Boot, Description, Digest, Drive, IpConfig, Lock, Net, Slot, Smbios, Tags, ValueError, Volid};
 
-/// What PVE sets by itself and takes from nobody but root.
+/// Keys that PVE sets by itself and accepts from root alone.
 const NOT_SENT: [&str; 5] = ["digest", "lock", "meta", "template", "vmgenid"];
 
 /// The options of a VM. A key this type does not know, or whose value it cannot read, is kept in `other` as it came.

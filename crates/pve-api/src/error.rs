@@ -162,16 +162,28 @@ impl Error {
         }))
     }
 
+    /// A login that ends after its first step, since there is no code for the second.
+    pub(crate) fn second_factor(request: &Request) -> Self {
+        Self::Refused(Box::new(Refusal {
+            call: request.name(),
+            class: Class::SecondFactor,
+            status: 200,
+            message: "the user has a second factor, and no code was given".into(),
+            fields: BTreeMap::new(),
+            privilege: None,
+        }))
+    }
+
     /// What a request without a usable answer means.
     pub(crate) fn from_http(request: &Request, error: HttpError) -> Self {
-        use mainstay_net::http::Outcome;
+        use mainstay_net::http::RequestOutcome;
         let call = request.name();
         match error.outcome() {
-            Outcome::NotSent => Self::NotSent {
+            RequestOutcome::NotSent => Self::NotSent {
                 call,
                 source: Box::new(error),
             },
-            Outcome::Unknown | Outcome::Answered(_) => Self::Unknown {
+            RequestOutcome::Unknown | RequestOutcome::Answered(_) => Self::Unknown {
                 call,
                 source: Unknown::Lost(Box::new(error)),
             },

@@ -185,7 +185,7 @@ impl Purpose {
     fn needs(&self, version: PveVersion) -> Vec<(String, bool, Vec<Privilege>)> {
         use Privilege as P;
         match self {
-            // Without propagation: the quorum is read on `/`, and what lies below is nobody's business.
+            // Without propagation: the quorum is read on `/`, and mainstay reads nothing below it.
             Self::Inventory => {
                 vec![
                     ("/".to_owned(), false, vec![P::SysAudit]),

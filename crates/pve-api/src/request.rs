@@ -193,6 +193,21 @@ impl Request {
         self.verb == Verb::Get
     }
 
+    /// Whether the host's root daemon carries it out, which has few and blocking workers. The rest its web server answers itself.
+    pub fn is_protected(&self) -> bool {
+        let open = [
+            "/nodes/{node}/network",
+            "/nodes/{node}/qemu/{vmid}/cloudinit/dump",
+            "/nodes/{node}/qemu/{vmid}/config",
+            "/nodes/{node}/qemu/{vmid}/pending",
+            "/nodes/{node}/query-url-metadata",
+            "/nodes/{node}/status",
+            "/nodes/{node}/tasks",
+            "/nodes/{node}/version",
+        ];
+        !(self.verb == Verb::Get && open.contains(&self.template))
+    }
+
     pub fn name(&self) -> CallName {
         CallName {
             method: self.verb.name(),

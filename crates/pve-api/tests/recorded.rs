@@ -56,7 +56,7 @@ fn read(method: &str, path: &str, status: u16, reason: &str, body: &[u8]) -> Opt
         ("GET", "/access/acl") => by!(access::acl()),
         ("GET", "/pools") => by!(pool::list()),
         ("GET", "/storage") => by!(storage::definitions()),
-        ("PUT", "/storage/{storage}") => by!(storage::set_content(&local, &BTreeSet::new())),
+        ("PUT", "/storage/{storage}") => by!(storage::set_content(&local, &BTreeSet::new(), None)),
         ("GET", "/nodes/{node}/storage") => by!(storage::list(&pve)),
         ("GET", "/nodes/{node}/storage/{storage}/content") => {
             by!(storage::content(&pve, &local, &storage::ContentFilter::default()))
@@ -119,7 +119,7 @@ fn recorded_configs_lose_nothing() {
         let entries = config.to_entries();
         let keys: BTreeSet<&String> = data.keys().collect();
         assert_eq!(keys, entries.keys().collect::<BTreeSet<_>>());
-        // PVE spells drives and NICs itself, and so do we; other texts it keeps as whoever sent them spelled them.
+        // PVE spells drives and NICs itself, and so do we; other texts it keeps as they were sent.
         for (key, value) in data {
             let spelled_by_pve = key.parse::<pve_api::Slot>().is_ok() || key.starts_with("net");
             if let (true, Some(text)) = (spelled_by_pve, value.as_str()) {

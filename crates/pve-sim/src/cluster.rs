@@ -25,6 +25,7 @@ pub(crate) async fn handle(call: Call) -> Answer {
         ("GET", "/cluster/options") => Ok(options::get(&call)),
         ("PUT", "/cluster/options") => options::set(&call).await,
         ("GET", "/cluster/config/nodes") => Ok(config_nodes(&call)),
+        ("GET", "/cluster/mapping/pci" | "/cluster/mapping/usb" | "/cluster/mapping/dir") => Ok(json!([]).into()),
         (_, t) if is_job(t) => jobs::handle(call).await,
         (_, t) if t.starts_with("/cluster/sdn/") => sdn::handle(&call),
         (_, t) if t.starts_with("/cluster/ha/") => ha::handle(call).await,

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use mainstay_net::{Dialer, Entropy, Network, Wall};
+use mainstay_net::{Binder, Dialer, Entropy, Wall};
 use rand::Rng;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -27,7 +27,7 @@ use crate::world::{Release, Timing, World};
 #[derive(Clone)]
 pub struct SimEnv {
     /// Where its hosts listen.
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn Binder>,
     /// How its hosts reach web servers.
     pub dialer: Arc<dyn Dialer>,
     pub wall: Wall,
@@ -40,7 +40,7 @@ pub struct SimEnv {
 #[derive(Clone)]
 pub struct Datacenter(Arc<Inner>);
 
-/// The datacenter, as long as somebody else has it.
+/// The datacenter, as long as another owner keeps it alive.
 pub(crate) struct WeakDatacenter(Weak<Inner>);
 
 impl WeakDatacenter {
@@ -165,7 +165,7 @@ impl Datacenter {
         &self.0.guests
     }
 
-    pub(crate) fn network(&self) -> &Arc<dyn Network> {
+    pub(crate) fn network(&self) -> &Arc<dyn Binder> {
         &self.0.env.network
     }
 

@@ -472,6 +472,14 @@ const INDEXES: &[(&str, &str, &[&str])] = &[
     ("/nodes/{node}/capabilities", "name", &[]),
     ("/nodes/{node}/capabilities/qemu", "name", &[]),
     ("/cluster/ha", "id", &[]),
+    ("/cluster/ha/status", "name", &[]),
+    ("/cluster/mapping", "name", &["cpu"]),
+    (
+        "/cluster/sdn",
+        "id",
+        &["lock", "rollback", "dry-run", "route-maps", "prefix-lists"],
+    ),
+    ("/nodes/{node}/qemu/{vmid}/agent", "name", &[]),
     ("/cluster/config", "name", &[]),
 ];
 

@@ -18,6 +18,8 @@ pub struct Firewall {
     options: Entry,
     rules: Vec<Entry>,
     sets: BTreeMap<String, AddressSet>,
+    /// By their names in lower case.
+    aliases: BTreeMap<String, Entry>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -154,7 +156,12 @@ impl Firewall {
                     .find(|e| is_address(e, call));
                 found.map(|e| Value::Object(e).into()).ok_or_else(no_address)
             }
-            "/aliases" | "/refs" => Ok(json!([]).into()),
+            "/aliases" => Ok(shown(with_digest(&self.listed_aliases()))),
+            "/aliases/{name}" => match self.aliases.get(&alias_key(call)) {
+                Some(alias) => Ok(Value::Object(alias.clone()).into()),
+                None => Err(no_alias()),
+            },
+            "/refs" => Ok(self.references(call.params.get("type")).into()),
             _ => call.not_simulated(),
         }
     }
@@ -167,6 +174,13 @@ impl Firewall {
             ("DELETE", "/rules/{pos}") => {
                 unchanged(call, &self.rules)?;
                 self.rules.remove(self.position(call)?);
+                Ok(())
+            }
+            ("POST", "/aliases") => self.add_alias(call),
+            ("PUT", "/aliases/{name}") => self.change_alias(call),
+            ("DELETE", "/aliases/{name}") => {
+                unchanged(call, &self.listed_aliases())?;
+                self.aliases.remove(&alias_key(call));
                 Ok(())
             }
             ("POST", "/ipset") => self.add_set(call),
@@ -310,9 +324,70 @@ impl Firewall {
             };
         }
         if value.starts_with(|c: char| c.is_ascii_alphabetic()) && !value.contains(':') {
-            return Err(Die::parameter(key, format!("no such alias '{value}'")));
+            let name = value.trim_start_matches("guest/").trim_start_matches("dc/").to_lowercase();
+            return match self.aliases.get(&name) {
+                Some(alias) => Ok(alias.get("ipversion").and_then(Value::as_u64).map(|v| v as u8)),
+                None => Err(Die::parameter(key, format!("no such alias '{value}'"))),
+            };
         }
         Ok((!value.is_empty()).then(|| if value.contains(':') { 6 } else { 4 }))
+    }
+
+    fn listed_aliases(&self) -> Vec<Entry> {
+        self.aliases.values().cloned().collect()
+    }
+
+    /// What rules can name as their source or destination.
+    fn references(&self, kind: Option<&str>) -> Value {
+        let mut list = Vec::new();
+        let sets = self.sets.iter().filter(|_| kind.is_none_or(|k| k == "ipset"));
+        for (name, set) in sets {
+            let mut entry = json!({ "type": "ipset", "name": name, "ref": format!("+{name}"), "scope": "guest" });
+            if let Some(comment) = &set.comment {
+                entry["comment"] = json!(comment);
+            }
+            list.push(entry);
+        }
+        let aliases = self.aliases.iter().filter(|_| kind.is_none_or(|k| k == "alias"));
+        for (name, alias) in aliases {
+            let mut entry = json!({ "type": "alias", "name": name, "ref": name, "scope": "guest" });
+            if let Some(comment) = alias.get("comment") {
+                entry["comment"] = comment.clone();
+            }
+            list.push(entry);
+        }
+        Value::Array(list)
+    }
+
+    fn add_alias(&mut self, call: &Call) -> Result<(), Die> {
+        if self.aliases.contains_key(&alias_key(call)) {
+            let text = format!("alias '{}' already exists", call.params.text("name"));
+            return Err(Die::parameter("name", text));
+        }
+        self.aliases.insert(alias_key(call), alias_of(call));
+        Ok(())
+    }
+
+    fn change_alias(&mut self, call: &Call) -> Result<(), Die> {
+        unchanged(call, &self.listed_aliases())?;
+        let key = alias_key(call);
+        if !self.aliases.contains_key(&key) {
+            return Err(no_alias());
+        }
+        let mut alias = alias_of(call);
+        let new = call
+            .params
+            .get("rename")
+            .filter(|new| !new.is_empty() && new.to_lowercase() != key);
+        if let Some(new) = new {
+            if self.aliases.contains_key(&new.to_lowercase()) {
+                return Err(Die::parameter("name", format!("alias '{new}' already exists")));
+            }
+            alias.insert("name".into(), json!(new));
+            self.aliases.remove(&key);
+        }
+        self.aliases.insert(new.map_or(key, str::to_lowercase), alias);
+        Ok(())
     }
 
     fn listed_sets(&self) -> Vec<Entry> {
@@ -397,6 +472,30 @@ impl Firewall {
         mark(entry, call);
         Ok(())
     }
+}
+
+fn alias_key(call: &Call) -> String {
+    call.params.text("name").to_lowercase()
+}
+
+fn no_alias() -> Die {
+    Die::parameter("name", "no such alias")
+}
+
+/// An alias as the file keeps it: the address without a prefix that says nothing, and its version of IP.
+fn alias_of(call: &Call) -> Entry {
+    let given = call.params.text("cidr");
+    let version = if given.contains(':') { 6 } else { 4 };
+    let cidr = given.trim_end_matches(if version == 6 { "/128" } else { "/32" });
+    let mut entry = Entry::from_iter([
+        ("name".to_string(), json!(call.params.text("name"))),
+        ("cidr".to_string(), json!(cidr)),
+        ("ipversion".to_string(), json!(version)),
+    ]);
+    if let Some(comment) = call.params.get("comment").filter(|c| !c.is_empty()) {
+        entry.insert("comment".into(), json!(comment));
+    }
+    entry
 }
 
 fn mark(entry: &mut Entry, call: &Call) {

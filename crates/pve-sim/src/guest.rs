@@ -89,7 +89,7 @@ pub struct Disk {
     pub content: Platter,
 }
 
-/// What is written on a volume. Shared by the volume and whoever has it attached; it survives power cycles, and clones copy it.
+/// What is written on a volume. Shared by the volume and the guest that has it attached; it survives power cycles, and clones copy it.
 #[derive(Clone, Default)]
 pub struct Platter(Arc<Mutex<Content>>);
 

@@ -91,12 +91,15 @@ pub(crate) async fn handle(call: Call) -> Answer {
         ("GET", "/rules") => rules(&call),
         ("POST", "/rules") => add_rule(&call),
         ("GET", "/rules/{rule}") => rule(&call),
+        ("PUT", "/rules/{rule}") => update_rule(&call),
         ("DELETE", "/rules/{rule}") => {
             call.job.dc.state().ha.rules.shift_remove(call.params.text("rule"));
             Ok(Reply::default())
         }
         ("GET", "/groups") => Err(Die::new("cannot index groups: ha groups have been migrated to rules")),
         ("POST", "/groups") => Err(Die::new("cannot create group: ha groups have been migrated to rules")),
+        ("PUT", "/groups/{group}") => Err(Die::new("cannot update group: ha groups have been migrated to rules")),
+        ("DELETE", "/groups/{group}") => Err(Die::new("cannot delete group: ha groups have been migrated to rules")),
         ("GET", "/groups/{group}") => Err(Die::new("cannot read group: ha groups have been migrated to rules")),
         ("GET", "/status/current") => status(&call),
         _ => call.not_simulated(),
@@ -219,11 +222,17 @@ fn show_rule(name: &str, order: usize, rule: &BTreeMap<String, String>) -> Value
 
 fn rules(call: &Call) -> Answer {
     let state = call.job.dc.state();
+    let (kind, resource) = (call.params.get("type"), call.params.get("resource"));
+    let fits = |rule: &BTreeMap<String, String>| {
+        kind.is_none_or(|kind| rule.get("type").is_some_and(|t| t == kind))
+            && resource.is_none_or(|sid| rule.get("resources").is_some_and(|r| split_list(r).any(|s| s == sid)))
+    };
     let list = state
         .ha
         .rules
         .iter()
         .enumerate()
+        .filter(|(_, (_, rule))| fits(rule))
         .map(|(order, (name, rule))| show_rule(name, order, rule));
     Ok(Value::Array(list.collect()).into())
 }
@@ -236,9 +245,8 @@ fn rule(call: &Call) -> Answer {
     }
 }
 
-fn add_rule(call: &Call) -> Answer {
-    let mut state = call.job.dc.state();
-    let name = call.params.text("rule").to_string();
+/// Resources must be managed and hosts must exist.
+fn check_members(call: &Call, state: &crate::state::State) -> Result<(), Die> {
     let members: Vec<&str> = split_list(call.params.get("resources").unwrap_or_default()).collect();
     let unmanaged: Vec<&str> = members
         .iter()
@@ -252,7 +260,7 @@ fn add_rule(call: &Call) -> Answer {
         .collect();
     if !unmanaged.is_empty() {
         return Err(Die::new(format!(
-            "create ha rule failed: cannot use unmanaged resource(s) {}.",
+            "cannot use unmanaged resource(s) {}.",
             unmanaged.join(", ")
         )));
     }
@@ -261,22 +269,51 @@ fn add_rule(call: &Call) -> Answer {
         .collect();
     let unknown: Vec<&str> = nodes.iter().filter(|n| !state.nodes.contains_key(**n)).copied().collect();
     if !unknown.is_empty() {
-        return Err(Die::new(format!(
-            "create ha rule failed: cannot use non-existent node(s) {}.",
-            unknown.join(", ")
-        )));
+        return Err(Die::new(format!("cannot use non-existent node(s) {}.", unknown.join(", "))));
     }
+    Ok(())
+}
+
+fn refuse_infeasible(state: &crate::state::State, name: &str, rule: &BTreeMap<String, String>) -> Result<(), Die> {
+    let text = |key: &str| rule.get(key).map(String::as_str).unwrap_or_default();
+    let members: Vec<&str> = split_list(text("resources")).collect();
+    match infeasible(&state.ha, state.nodes.len(), &members) {
+        Some(why) if text("affinity") == "negative" => Err(Die::new(format!("400 Rule '{name}' is invalid.\nresources: {why}"))),
+        _ => Ok(()),
+    }
+}
+
+fn update_rule(call: &Call) -> Answer {
+    let failed = |die: Die| die.prefixed("update HA rules failed: ");
+    let mut state = call.job.dc.state();
+    let name = call.params.text("rule").to_string();
+    let Some(present) = state.ha.rules.get(&name).cloned() else {
+        return Err(failed(Die::new(format!("HA rule '{name}' does not exist"))));
+    };
+    check_members(call, &state).map_err(failed)?;
+    let mut rule = present;
+    for key in split_list(call.params.get("delete").unwrap_or_default()) {
+        rule.remove(key);
+    }
+    rule.extend(settings(call, &["rule", "digest", "delete", "type"]));
+    if rule.get("disable").is_some_and(|value| value == "0") {
+        rule.remove("disable");
+    }
+    refuse_infeasible(&state, &name, &rule).map_err(failed)?;
+    state.ha.rules.insert(name, rule);
+    Ok(Reply::default())
+}
+
+fn add_rule(call: &Call) -> Answer {
+    let failed = |die: Die| die.prefixed("create ha rule failed: ");
+    let mut state = call.job.dc.state();
+    let name = call.params.text("rule").to_string();
+    check_members(call, &state).map_err(failed)?;
     if state.ha.rules.contains_key(&name) {
-        return Err(Die::new(format!("create ha rule failed: HA rule '{name}' already defined")));
-    }
-    if call.params.get("affinity") == Some("negative")
-        && let Some(why) = infeasible(&state.ha, state.nodes.len(), &members)
-    {
-        return Err(Die::new(format!(
-            "create ha rule failed: 400 Rule '{name}' is invalid.\nresources: {why}"
-        )));
+        return Err(failed(Die::new(format!("HA rule '{name}' already defined"))));
     }
     let rule = settings(call, &["rule", "digest"]);
+    refuse_infeasible(&state, &name, &rule).map_err(failed)?;
     state.ha.rules.insert(name, rule);
     Ok(Reply::default())
 }

@@ -86,7 +86,7 @@ impl Lab<'_> {
         self.edit(vmid, |conf| drop(conf.pending.insert(key.into(), value.into())));
     }
 
-    /// Somebody holds a VM's lock file for a while.
+    /// Holds a VM's lock file for a while, as another process would.
     pub async fn hold_vm_lock(&self, vmid: u32, time: Duration) {
         let host = self
             .0
@@ -123,7 +123,7 @@ impl Lab<'_> {
         }
     }
 
-    /// A VM that nobody asked for.
+    /// A VM that no request created.
     pub fn create_vm(&self, vmid: u32, host: &str, config: BTreeMap<String, String>) {
         let vm = Vm::new(vmid, host, Conf::new(config), self.0.round());
         self.0.state().vms.insert(vmid, vm);
@@ -237,7 +237,7 @@ impl Lab<'_> {
         }
     }
 
-    /// No host sees another: nobody has quorum.
+    /// No host sees another: none has quorum.
     pub fn cut_links(&self) {
         for (island, node) in self.0.state().nodes.values_mut().enumerate() {
             node.island = island as u32;

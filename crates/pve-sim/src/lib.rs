@@ -1,7 +1,7 @@
 //! A simulated Proxmox VE datacenter that unmodified clients believe.
 //!
 //! [`Datacenter`] holds the state of a whole cluster and answers PVE's HTTP API as the real code does: its validation, its rights, its
-//! locks and tasks, its texts. It runs on tokio's clock (virtual in tests) and on [`mainstay_net::Network`] (memory or loopback). What runs
+//! locks and tasks, its texts. It runs on tokio's clock (virtual in tests) and on [`mainstay_net::Binder`] (memory or loopback). What runs
 //! inside the VMs plugs in through [`guest`].
 
 pub mod access;

@@ -83,7 +83,7 @@ impl Wanted {
 impl Locks {
     fn entry(&self, key: String) -> Arc<RwLock<()>> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody holds or waits for these any more.
+        // No task holds or waits for these any more.
         if table.len() > 256 {
             table.retain(|_, lock| Arc::strong_count(lock) > 1);
         }

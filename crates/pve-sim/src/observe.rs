@@ -1,4 +1,4 @@
-//! What happens, told to whoever watches: every request with its answer, every effect on what outlives it.
+//! Reports to observers: every request with its answer, and every lasting effect.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

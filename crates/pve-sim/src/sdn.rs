@@ -109,9 +109,37 @@ pub(crate) fn handle(call: &Call) -> Answer {
         ("GET", "/cluster/sdn/zones") => Ok(zones(call)),
         ("GET", "/cluster/sdn/vnets") => Ok(vnets(call)),
         ("GET", "/cluster/sdn/ipams") => Ok(ipams(call)),
+        ("GET", "/cluster/sdn/controllers" | "/cluster/sdn/dns") => Ok(json!([]).into()),
+        ("GET", "/cluster/sdn/zones/{zone}") => one(zones(call), "zone", call.params.text("zone"), "sdn"),
+        ("GET", "/cluster/sdn/ipams/{ipam}") => one(ipams(call), "ipam", call.params.text("ipam"), "sdn"),
+        ("GET", "/cluster/sdn/vnets/{vnet}") => vnet(call),
         ("GET", "/cluster/sdn/ipams/{ipam}/status") => status(call),
         _ => call.not_simulated(),
     }
+}
+
+/// One entry of a list, with the digest of its file.
+fn one(list: Reply, key: &str, id: &str, what: &str) -> Answer {
+    let digest = hex::encode(<sha1::Sha1 as sha1::Digest>::digest(list.data.to_string()));
+    let found = list.data.as_array().into_iter().flatten().find(|entry| entry[key] == id);
+    let Some(entry) = found else {
+        return Err(Die::new(format!("{what} '{id}' does not exist")));
+    };
+    let mut entry = entry.clone();
+    entry["digest"] = json!(digest);
+    Ok(entry.into())
+}
+
+fn vnet(call: &Call) -> Answer {
+    let id = call.params.text("vnet");
+    {
+        let state = call.job.dc.state();
+        if let Some(vnet) = state.sdn.vnets.get(id) {
+            let path = format!("/sdn/zones/{}/{id}", vnet.zone);
+            state.access.check_any(&call.job.auth, &path, &SEE)?;
+        }
+    }
+    one(vnets(call), "vnet", id, "sdn vnet")
 }
 
 fn zones(call: &Call) -> Reply {

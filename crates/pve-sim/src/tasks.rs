@@ -111,8 +111,8 @@ impl TaskLog {
     }
 }
 
-/// Whoever does something to the datacenter: a request, or the worker of a task. Both take locks, check rights and may say what they do;
-/// only a worker's words are kept.
+/// What changes the datacenter: a request, or the worker of a task. Both take locks, check rights and may log what they do;
+/// only a worker's log is kept.
 #[derive(Clone)]
 pub struct Job {
     pub dc: Datacenter,
@@ -174,7 +174,7 @@ impl Job {
         }
     }
 
-    /// Resolves when somebody stops the task; never for a request.
+    /// Resolves when a user stops the task; never for a request.
     pub async fn interrupted(&self) {
         match &self.task {
             Some(task) => task.stop.cancelled().await,

@@ -154,7 +154,7 @@ impl Guests for Keepers {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_datacenter_that_nobody_has_any_more_is_gone_with_its_running_vms() {
+async fn a_datacenter_without_an_owner_is_gone_with_its_running_vms() {
     let (dc, _) = world_of(Arc::new(Keepers));
     let notes = Arc::new(Notes::default());
     dc.observe(Arc::clone(&notes) as Arc<dyn Observer>);

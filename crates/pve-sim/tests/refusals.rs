@@ -233,7 +233,7 @@ async fn a_busy_cluster_lock_is_tried_for_ten_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_that_nobody_knows() {
+async fn unknown_tasks() {
     let client = Client::root();
     let unknown = "/nodes/pve1/tasks/UPID:pve1:00000001:00000001:6AFA0000:qmstart:1:root@pam:";
     let verify = "400 Parameter verification failed.";

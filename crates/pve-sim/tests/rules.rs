@@ -4,10 +4,13 @@ mod access;
 mod bodies;
 mod clones;
 mod definitions;
+mod guards;
 mod jobs;
+mod machines;
 mod snapshots;
 mod tags;
 mod uploads;
+mod volumes;
 
 use pve_sim::Verdict;
 use pve_sim::http::{Request, Response};

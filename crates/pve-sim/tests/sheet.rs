@@ -522,7 +522,7 @@ async fn tables_7_5_to_7_7_power_delete_move() {
             ),
             ("7.7 moved", "POST", &move_disk, "disk=scsi0&storage=shr", "task: OK"),
             (
-                "7.7 to nobody",
+                "7.7 to an unknown user",
                 "POST",
                 &move_disk,
                 "disk=unused0&target-vmid=102",
@@ -755,7 +755,7 @@ async fn table_10_4_firewall() {
                 &format!("{verify}delete: unable to delete required property 'action'"),
             ),
             (
-                "somebody was faster",
+                "the digest is outdated",
                 "PUT",
                 &first,
                 "comment=x&digest=0000",

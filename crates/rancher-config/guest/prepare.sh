@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prepares the system: kernel modules, sysctls, swap, root file system, data disks. Safe to run again.
-# Input: lines of "disk NAME SERIAL PATH new|used". A disk that is "used" is never formatted.
+# Input: lines of "disk NAME SERIAL PATH new|used" and "file SHA256 PATH". A disk that is "used" is never formatted. Files are only named so that
+# the input changes with them.
 export LC_ALL=C
 state=/var/lib/mainstay
 input=$state/prepare.input

@@ -13,11 +13,12 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 pub use self::commands::{
-    activate, directories, forget_found, journal, may_found, probe, restart_unit, run_work, start_unit, wipe_unready_founder,
+    activate, directories, forget_found, journal, may_found, note_pending_restart, probe, pushed_state, receive_artifact,
+    restart_unit, run_work, start_unit, unit_status, wipe_unready_founder,
 };
 pub use self::files::{ArtifactKind, ArtifactOrigin, DataDisk, GuestInput, PinnedArtifact, authority_files, guest_files};
 pub use self::probe::{
-    CLOCK_LIMIT, CloudInit, DataState, FileState, Probe, ProbeError, UnitState, WorkResult, serves_our_authority,
+    CLOCK_LIMIT, CloudInit, DataState, FileState, Probe, ProbeError, UnitReport, UnitState, WorkResult, serves_our_authority,
 };
 
 /// Work that runs as a unit of the guest. Its result file tells which input it was for.
@@ -44,6 +45,11 @@ impl Work {
 
     pub fn unit(self) -> String {
         format!("mainstay-{}.service", self.name())
+    }
+
+    /// The file that tells the work what to do.
+    pub fn input_path(self) -> String {
+        format!("{}/{}.input", paths::STATE, self.name())
     }
 }
 
@@ -112,6 +118,9 @@ pub struct GuestCommand {
 /// The exit code of a command that did not run because another one holds the guest's lock.
 pub const LOCKED: u32 = 75;
 
+/// There while changed files wait for a restart of the unit.
+pub const RESTART_PENDING: &str = paths::RESTART_PENDING;
+
 pub(crate) mod paths {
     //! Every path in the guest that is ours.
 
@@ -121,4 +130,6 @@ pub(crate) mod paths {
 
     /// Holds the id of the recorded intent to found. Written once, removed when the server is ready.
     pub const FOUND: &str = "/var/lib/mainstay/found";
+
+    pub const RESTART_PENDING: &str = "/var/lib/mainstay/restart-pending";
 }

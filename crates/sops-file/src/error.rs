@@ -16,7 +16,7 @@ pub enum Error {
     Unsupported { line: usize, what: &'static str },
     #[error("the file is also encrypted with {0}; writing it would lock those readers out")]
     OtherKeys(String),
-    #[error("nobody to encrypt for")]
+    #[error("no age recipient to encrypt for")]
     NoRecipient,
     #[error("`{0}` is not an age recipient (age1...)")]
     BadRecipient(String),

@@ -1,7 +1,7 @@
 //! SOPS YAML with age recipients: bytes in, bytes out, readable and writable by the real `sops`.
 //!
 //! A file is edited in place: every scalar is replaced by its encrypted form and back, and nothing else moves. So comments, key
-//! order and layout stay as they are, without a YAML emitter that would have to agree with anybody's.
+//! order and layout stay as they are, without a YAML emitter whose layout would have to agree with that of sops.
 //!
 //! Not done, and refused by name: several documents in one file, anchors, keys other than age's X25519 (files that *also* have such
 //! keys are read, but not rewritten, since their owners would be locked out).
@@ -116,7 +116,7 @@ pub fn decrypt(file: &[u8], identities: &[Identity]) -> Result<Opened, Error> {
             continue;
         }
         if leaf.is_comment() && !Sealed::looks_like(&leaf.value) {
-            // Comments that somebody added to the encrypted file by hand are in clear, and sops leaves them so.
+            // Comments that were added to the encrypted file by hand are in clear, and sops leaves them so.
             continue;
         }
         let sealed: Sealed = leaf

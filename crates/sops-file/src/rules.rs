@@ -16,7 +16,7 @@ pub struct Filter {
     pub mac_only_encrypted: bool,
 }
 
-/// What sops does when nobody said anything.
+/// The filter that sops uses without a rule.
 impl Default for Filter {
     fn default() -> Self {
         Self {

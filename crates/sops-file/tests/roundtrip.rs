@@ -93,7 +93,7 @@ fn nothing_that_is_secret_stays_in_clear() {
 }
 
 #[test]
-fn any_one_of_several_readers_opens_it_and_nobody_else() {
+fn any_one_of_several_recipients_opens_it_and_no_other_key_does() {
     let (one, two, stranger) = (Identity::generate(), Identity::generate(), Identity::generate());
     let file = encrypt(
         "a: b\n",

@@ -117,6 +117,8 @@ const BY_TEXT: &[(Code, &str, Class)] = &[
     (Code::InvalidArgument, "destination disk is required", Class::BadRequest),
     (Code::InvalidArgument, "invalid disk path", Class::BadRequest),
     (Code::Internal, "invalid target", Class::BadRequest),
+    // An installer that was not pulled into the same store before.
+    (Code::Internal, "upgrade failed: installer image", Class::NotFound),
     (Code::Unknown, "failed to parse config", Class::BadConfig),
 ];
 
@@ -157,6 +159,10 @@ impl Class {
             _ if message.contains("etcdserver: no leader") => Self::NoQuorum,
             _ if message.contains("not enough started members") || message.contains("only one member") => Self::WouldLoseQuorum,
             _ if message.contains("is insufficient to maintain quorum") => Self::WouldLoseQuorum,
+            // The older upgrade call looks at every member first, under a lock that it gives back when it answers.
+            _ if message.contains("to perform an upgrade") => Self::WouldLoseQuorum,
+            _ if message.starts_with("failed to acquire upgrade mutex") => Self::NotYet,
+            _ if message.starts_with("error validating installer image") && message.contains("not found") => Self::NotFound,
             _ if message.contains("etcdserver: member not found") => Self::NotFound,
             _ if message.contains("no such file or directory") || message.contains("was not registered") => Self::NotFound,
             _ if message.starts_with("container ") && message.ends_with(" not found") => Self::NotFound,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use mainstay_net::http::client_alert;
-use mainstay_net::{DialError, Fault, Target, TrustError};
+use mainstay_net::{DialError, DialFault, Target, TrustError};
 use tonic::{Code, Status};
 use uuid::Uuid;
 
@@ -95,7 +95,7 @@ pub enum Next {
     Done,
     /// This release does not have it: do without.
     DoWithout,
-    /// Nobody but the user, or we ourselves, can mend it.
+    /// A retry cannot help: the user must change something, or mainstay has a bug.
     Stop,
 }
 
@@ -193,14 +193,14 @@ impl Error {
         }
     }
 
-    /// The machine at the other end is not signed by our authority: still unconfigured, or somebody else's.
+    /// The machine at the other end is not signed by our authority: still unconfigured, or of another cluster.
     pub fn is_unknown_issuer(&self) -> bool {
-        matches!(self.dial().map(DialError::fault), Some(Fault::UnknownIssuer { .. }))
+        matches!(self.dial().map(DialError::fault), Some(DialFault::UnknownIssuer { .. }))
     }
 
     /// The machine wants another client certificate than ours, or any at all.
     pub fn is_client_refused(&self) -> bool {
-        let at_handshake = matches!(self.dial().map(DialError::fault), Some(Fault::ClientRefused(_)));
+        let at_handshake = matches!(self.dial().map(DialError::fault), Some(DialFault::ClientRefused(_)));
         at_handshake
             || matches!(
                 self,
@@ -265,7 +265,7 @@ fn causes<'a>(error: &'a (dyn std::error::Error + 'static)) -> impl Iterator<Ite
     std::iter::successors(Some(error), |error| error.source())
 }
 
-/// The status again, with a text that may be shown and without details, which nobody reads.
+/// The status again, with a text that may be shown and without details, which no caller reads.
 fn scrubbed(status: &Status, message: String) -> Status {
     Status::new(status.code(), message)
 }

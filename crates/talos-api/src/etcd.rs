@@ -41,6 +41,13 @@ pub struct EtcdStatus {
     pub raft_index: u64,
     pub raft_applied_index: u64,
     pub db_size: i64,
+    /// What of it is not free again.
+    pub db_size_in_use: i64,
+    pub raft_term: u64,
+    /// The release of etcd: `3.6.12`.
+    pub version: String,
+    /// The oldest etcd minor that can read the data: `3.6.0`. `None` before Talos 1.11.
+    pub storage_version: Option<String>,
     pub errors: Vec<String>,
 }
 
@@ -72,6 +79,10 @@ impl From<EtcdMemberStatus> for EtcdStatus {
             raft_index: status.raft_index,
             raft_applied_index: status.raft_applied_index,
             db_size: status.db_size,
+            db_size_in_use: status.db_size_in_use,
+            raft_term: status.raft_term,
+            version: status.protocol_version,
+            storage_version: Some(status.storage_version).filter(|version| !version.is_empty()),
             errors: status.errors,
         }
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Collected};
-use mainstay_net::http::{Answer, Body, HttpClient, HttpError, HttpOptions, Outcome};
+use mainstay_net::http::{Body, HttpClient, HttpError, HttpOptions, HttpResponse, RequestOutcome};
 use mainstay_net::{Connector, Env, Trust, TrustError};
 use semver::Version;
 use serde::Deserialize;
@@ -272,7 +272,7 @@ impl Factory {
     }
 
     /// Follows the factory to where it keeps what it has built.
-    async fn head(&self, url: &Url) -> Result<Answer, FactoryError> {
+    async fn head(&self, url: &Url) -> Result<HttpResponse, FactoryError> {
         let mut at = url.clone();
         for _ in 0..REDIRECTS_MAX {
             let request = Request::builder().method(Method::HEAD).uri(at.as_str()).body(Body::empty());
@@ -294,7 +294,7 @@ impl Factory {
     }
 
     /// A HEAD is answered without a text, so the reason is asked for in other ways.
-    async fn why_no_image(&self, image: &Image, url: &Url, answer: &Answer) -> FactoryError {
+    async fn why_no_image(&self, image: &Image, url: &Url, answer: &HttpResponse) -> FactoryError {
         match answer.status {
             StatusCode::NOT_FOUND => match self.versions().await {
                 Ok(versions) if !versions.contains(&image.version) => FactoryError::UnknownVersion {
@@ -350,15 +350,15 @@ impl Factory {
         Ok(shorten(&String::from_utf8_lossy(&body)))
     }
 
-    async fn get(&self, path: &str) -> Result<Answer, FactoryError> {
+    async fn get(&self, path: &str) -> Result<HttpResponse, FactoryError> {
         self.send(Request::get(self.url(path)?.as_str()).body(Body::empty())).await
     }
 
-    async fn send(&self, request: http::Result<Request<Body>>) -> Result<Answer, FactoryError> {
+    async fn send(&self, request: http::Result<Request<Body>>) -> Result<HttpResponse, FactoryError> {
         self.send_within(request, ANSWER).await
     }
 
-    async fn send_within(&self, request: http::Result<Request<Body>>, limit: Duration) -> Result<Answer, FactoryError> {
+    async fn send_within(&self, request: http::Result<Request<Body>>, limit: Duration) -> Result<HttpResponse, FactoryError> {
         let request = request.map_err(|_| self.misread("an address that is none"))?;
         self.http
             .send(request, limit)
@@ -373,19 +373,19 @@ impl Factory {
 
     fn unreachable(&self, source: HttpError) -> FactoryError {
         match source.outcome() {
-            Outcome::Answered(status) => FactoryError::Outage {
+            RequestOutcome::Answered(status) => FactoryError::Outage {
                 factory: self.name(),
                 status,
                 text: "and broke off".into(),
             },
-            Outcome::NotSent | Outcome::Unknown => FactoryError::Unreachable {
+            RequestOutcome::NotSent | RequestOutcome::Unknown => FactoryError::Unreachable {
                 factory: self.name(),
                 source: source.into(),
             },
         }
     }
 
-    fn good(&self, answer: Answer) -> Result<Answer, FactoryError> {
+    fn good(&self, answer: HttpResponse) -> Result<HttpResponse, FactoryError> {
         if answer.status.is_success() {
             Ok(answer)
         } else {
@@ -393,7 +393,7 @@ impl Factory {
         }
     }
 
-    fn unexpected(&self, answer: &Answer) -> FactoryError {
+    fn unexpected(&self, answer: &HttpResponse) -> FactoryError {
         let (factory, text) = (self.name(), text_of(answer));
         match answer.status {
             StatusCode::PAYMENT_REQUIRED => FactoryError::Subscription { factory, text },
@@ -411,7 +411,7 @@ impl Factory {
         }
     }
 
-    fn json<T: serde::de::DeserializeOwned>(&self, answer: &Answer) -> Result<T, FactoryError> {
+    fn json<T: serde::de::DeserializeOwned>(&self, answer: &HttpResponse) -> Result<T, FactoryError> {
         serde_json::from_slice(&answer.body).map_err(|_| self.misread("no JSON of the known form"))
     }
 
@@ -443,7 +443,7 @@ async fn reporting<T>(start: Instant, waiting: &mut (dyn FnMut(Duration) + Send)
     }
 }
 
-fn text_of(answer: &Answer) -> String {
+fn text_of(answer: &HttpResponse) -> String {
     shorten(&String::from_utf8_lossy(&answer.body))
 }
 

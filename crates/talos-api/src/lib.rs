@@ -8,10 +8,13 @@
 
 mod apply;
 mod class;
+mod encoded;
 mod error;
 mod etcd;
 mod event;
 pub mod factory;
+mod follow;
+mod images;
 mod limits;
 mod link;
 mod maintenance;
@@ -21,7 +24,9 @@ mod redact;
 mod release;
 pub mod resource;
 mod service;
+mod snapshot;
 mod state;
+mod upgrade;
 mod why;
 
 pub use apply::{Applied, Effect, Mode};
@@ -29,10 +34,14 @@ pub use error::{Call, Class, Error, Next, Outcome, Unsent};
 pub use etcd::{AlarmKind, EtcdAlarm, EtcdMember, EtcdStatus};
 pub use event::{Event, Events, Heard, Since, Step, What};
 pub use factory::{Asset, Factory, FactoryError, Image, OfficialExtension};
+pub use follow::{Follow, Followed};
+pub use images::{ImageStore, LayerProgress, StoredImage};
 pub use maintenance::{Maintenance, Proven};
 pub use node::{Access, Bootstrapped, Node, Wipe};
 pub use presence::{Presence, presence};
 pub use release::Release;
 pub use service::{Health, Service, ServiceEvent, ServiceState};
+pub use snapshot::{CheckedSnapshot, EtcdSnapshot, SnapshotCheck, SnapshotFault};
 pub use state::{Change, Told, Watch};
+pub use upgrade::{Installer, LegacyUpgrade, Running};
 pub use why::{Snapshot, why_no_answer, why_not_ready};

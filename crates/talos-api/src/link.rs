@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use mainstay_net::{Alpn, Connector, Target};
 use talos_proto::cosi::resource::state_client::StateClient;
+use talos_proto::machine::image_service_client::ImageServiceClient;
+use talos_proto::machine::lifecycle_service_client::LifecycleServiceClient;
 use talos_proto::machine::machine_service_client::MachineServiceClient;
 use talos_proto::storage::storage_service_client::StorageServiceClient;
 use tokio::time::{Instant, timeout_at};
@@ -97,6 +99,14 @@ impl Link {
         StateClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)
     }
 
+    pub(crate) fn images(&self) -> ImageServiceClient<Channel> {
+        ImageServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn lifecycle(&self) -> LifecycleServiceClient<Channel> {
+        LifecycleServiceClient::new(self.channel.clone())
+    }
+
     pub(crate) fn storage(&self) -> StorageServiceClient<Channel> {
         StorageServiceClient::new(self.channel.clone())
     }
@@ -150,9 +160,14 @@ impl Pending {
             },
         };
         if !matches!(error, Error::Refused { .. }) {
-            self.link.broken.store(true, Ordering::Relaxed);
+            self.give_up_link();
         }
         Err(self.explained(error).await)
+    }
+
+    /// The next caller of [`crate::Access::node`] gets a new connection.
+    pub(crate) fn give_up_link(&self) {
+        self.link.broken.store(true, Ordering::Relaxed);
     }
 
     async fn explained(&self, error: Error) -> Error {

@@ -1,4 +1,5 @@
-//! A machine without a config. It answers anybody and proves nothing, so little is asked of it, and less is told.
+//! A machine in maintenance mode, which has no config yet. It answers every client and cannot prove its identity, so few calls are made
+//! and no secret is sent before its UUID is checked.
 
 use mainstay_net::{Connector, Env, Fingerprint, Secret, Target, Trust, presented_fingerprint};
 use talos_proto::storage::Disk;
@@ -11,7 +12,7 @@ use crate::link::Link;
 use crate::release::Release;
 use crate::resource::{MachineStatus, Resource, Spec, SystemInformation};
 
-/// Somebody who answers in maintenance mode: perhaps our machine, perhaps a stranger on its address.
+/// A machine that answers in maintenance mode: perhaps ours, perhaps a foreign one on its address.
 ///
 /// Only reads are possible. [`Maintenance::prove`] makes it a [`Proven`], which takes a config.
 #[derive(Clone)]
@@ -25,9 +26,9 @@ pub struct Maintenance {
 pub struct Proven(Maintenance);
 
 impl Maintenance {
-    /// Meets whoever answers at `at`, and from then on talks to nobody else.
+    /// Connects to the machine that answers at `at` and pins it: later calls of this value go to no other machine.
     ///
-    /// The certificate is made anew at every boot and signed by nobody, so it tells nothing about who this is. But it is pinned for
+    /// The certificate is self-signed and new at every boot, so it says nothing about the machine's identity. It is pinned for
     /// the life of this value: the config goes to the machine that was asked for its UUID, or nowhere.
     pub async fn meet(env: &Env, at: &Target) -> Result<Self, Error> {
         let call = Call {

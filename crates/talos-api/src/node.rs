@@ -73,7 +73,7 @@ impl Access {
     /// The machine at this address. Its certificate must be for exactly this host: every machine of the cluster has one from the
     /// same authority, so the name is what tells them apart.
     ///
-    /// Whoever asks for the same machine shares one connection, until it fails once. Ask again for each attempt: a machine that
+    /// Callers that ask for the same machine share one connection, until it fails once. Ask again for each attempt: a machine that
     /// lost its power leaves a connection behind on which nothing ever comes.
     pub fn node(&self, at: &Target) -> Result<Node, Error> {
         let mut known = self.known.lock().expect("nothing panics while it holds the map");
@@ -306,8 +306,15 @@ impl Node {
 
     /// Whether it answers at all, with a limit of the caller's.
     pub async fn answers_within(&self, limit: Duration) -> bool {
+        self.answers(limit).await.is_ok()
+    }
+
+    pub(crate) async fn answers(&self, limit: Duration) -> Result<(), Error> {
         let pending = self.link.call("Version", limit);
-        pending.answer(self.link.machine().version(pending.request(()))).await.is_ok()
+        pending
+            .answer(self.link.machine().version(pending.request(())))
+            .await
+            .map(drop)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who answers at an address: our configured machine, one without a config, somebody else, or nobody.
+//! Which machine answers at an address: our configured one, one without a config, a foreign one, or none.
 
 use mainstay_net::{Env, Target};
 
@@ -15,7 +15,7 @@ pub enum Presence {
     Unconfigured(Maintenance),
     /// A configured machine whose authority is not ours.
     Foreign,
-    /// Nobody answers now: off, booting, rebooting, or out of reach.
+    /// No answer now: off, booting, rebooting, or out of reach.
     Absent(Error),
     /// Something answers and cannot be made sense of: see the error.
     Odd(Error),
@@ -37,7 +37,7 @@ pub async fn presence(env: &Env, access: &Access, at: &Target) -> Result<Presenc
     }
     let met = match Maintenance::meet(env, at).await {
         Ok(met) => met,
-        // A configured machine wants a client certificate, and Trust in nobody has none to offer.
+        // A configured machine asks for a client certificate, and `Trust::Nothing` has none to offer.
         Err(error) if error.is_client_refused() => return Ok(Presence::Foreign),
         Err(error) => return Ok(Presence::Absent(error)),
     };

@@ -110,15 +110,24 @@ fn absent_is_none<T>(got: Result<T, Error>) -> Result<Option<T>, Error> {
 
 fn read<S: Spec>(pending: &Pending, resource: cosi::Resource) -> Result<Resource<S>, Error> {
     let metadata = resource.metadata.unwrap_or_default();
-    let yaml = resource.spec.unwrap_or_default().yaml_spec;
-    // The parser's own error would quote the text.
-    let spec =
-        serde_saphyr::from_str(&yaml).map_err(|_| pending.misread(format!("{} `{}` cannot be read", S::TYPE, metadata.id)))?;
+    let forms = resource.spec.unwrap_or_default();
+    let spec = decode(&forms).ok_or_else(|| pending.misread(format!("{} `{}` cannot be read", S::TYPE, metadata.id)))?;
     Ok(Resource {
         version: metadata.version.parse().ok(),
         id: metadata.id,
         spec,
     })
+}
+
+/// The binary form where it is filled. A spec whose every field has its default value is encoded as nothing, so YAML decides then.
+fn decode<S: Spec>(forms: &cosi::Spec) -> Option<S> {
+    if !forms.proto_spec.is_empty()
+        && let Some(decoded) = S::of_proto(&forms.proto_spec)
+    {
+        return decoded.ok();
+    }
+    // The parser's own error would quote the text.
+    serde_saphyr::from_str(&forms.yaml_spec).ok()
 }
 
 /// Changes of one resource, or of all of a type.
@@ -163,7 +172,13 @@ impl<S: Spec> Watch<S> {
                 Ok(Ok(Some(answer))) => self
                     .ready
                     .extend(answer.event.into_iter().filter_map(|event| change(&self.pending, event))),
-                Ok(Err(status)) => return Err(Error::of_status(self.pending.name(), quiet, status)),
+                Ok(Err(status)) => {
+                    let error = Error::of_status(self.pending.name(), quiet, status);
+                    if !matches!(error, Error::Refused { .. }) {
+                        self.pending.give_up_link();
+                    }
+                    return Err(error);
+                }
             }
         }
     }

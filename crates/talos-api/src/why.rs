@@ -1,6 +1,6 @@
 //! Why a machine is not ready: the one condition that holds up the others, in one sentence.
 
-use mainstay_net::Fault;
+use mainstay_net::DialFault;
 
 use crate::error::{Class, Error, Unsent};
 use crate::node::Node;
@@ -250,13 +250,13 @@ fn still_booting(seen: &Snapshot) -> String {
 pub fn why_no_answer(error: &Error) -> String {
     if let Some(dial) = error.dial() {
         return match dial.fault() {
-            Fault::Refused => {
+            DialFault::Refused => {
                 "nothing answers on its Talos port: it boots, or a worker has no certificate from a control plane yet".into()
             }
-            Fault::TimedOut { .. } | Fault::Unreachable => format!("{} cannot be reached", dial.target().host),
-            Fault::UnknownIssuer { .. } => "it has no config yet, or belongs to another cluster".into(),
-            Fault::WrongName { .. } => format!("another machine of this cluster answers at {}", dial.target().host),
-            Fault::Closed => "it hangs up while its API restarts".into(),
+            DialFault::TimedOut { .. } | DialFault::Unreachable => format!("{} cannot be reached", dial.target().host),
+            DialFault::UnknownIssuer { .. } => "it has no config yet, or belongs to another cluster".into(),
+            DialFault::WrongName { .. } => format!("another machine of this cluster answers at {}", dial.target().host),
+            DialFault::Closed => "it hangs up while its API restarts".into(),
             fault => fault.to_string(),
         };
     }

@@ -7,7 +7,7 @@ use crate::secret_paths::{MASK, is_secret_key, without_login};
 use crate::versions::Contract;
 use crate::yaml::{Node, Value};
 
-/// Longer values are cut: certificates and manifests tell nobody anything.
+/// Longer values are cut: the text of a certificate or manifest helps no reader of a diff.
 const MAX_SHOWN: usize = 80;
 
 /// What a node does with a change.

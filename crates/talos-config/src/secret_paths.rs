@@ -59,7 +59,7 @@ pub fn masked(node: &Node) -> Node {
     Node::at(node.line, value)
 }
 
-/// A key that nobody knows may be a misspelt one: its value is shown only when it is too small to matter.
+/// An unknown key may be a misspelt secret: its value is shown only when it is too small to matter.
 pub fn masked_unknown(node: &Node) -> Node {
     let value = match &node.value {
         Value::Map(entries) => {

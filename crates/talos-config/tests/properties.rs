@@ -61,7 +61,7 @@ proptest! {
     }
 
     /// Merging b into a and then c is merging (c into b) into a: the text of a patched patch is a patch. Not so for the two
-    /// lists that replace, here as upstream: written out, the one that nobody set is an empty list, and that replaces too.
+    /// lists that replace, here as upstream: written out, a list that was never set is an empty list, and that replaces too.
     #[test]
     fn merging_is_associative(first in appending_patch(), second in appending_patch()) {
         let base = base();

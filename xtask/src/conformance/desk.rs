@@ -56,7 +56,7 @@ impl Desk<'_> {
         call(&mut kubectl, LIMIT, &self.folder)
     }
 
-    /// Caches and settings of whoever runs this stay out of it.
+    /// Caches and settings of the user who runs this stay out of it.
     pub fn at_home(&self, program: &Path) -> Command {
         let mut command = command(program);
         command
@@ -80,7 +80,7 @@ impl Desk<'_> {
         self.persist(node, &["apply-config", "--insecure", "--file", file], |_| true)
     }
 
-    /// Bootstraps etcd, as often as the machine says that it is too early. Whoever is told that it was done has done it twice.
+    /// Bootstraps etcd, as often as the machine says that it is too early. An answer that etcd was bootstrapped already means that this call was sent twice.
     pub fn bootstrap(&self, node: &str) -> Result<()> {
         self.persist(node, &["bootstrap"], |refusal| !refusal.contains("AlreadyExists"))
     }

@@ -1,4 +1,4 @@
-//! The real `sops` opens what we seal, we open what it seals, and neither opens what somebody changed.
+//! The real `sops` opens what we seal, we open what it seals, and neither opens a file that was changed.
 
 use std::path::Path;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use helm_charts::pull::RegistryLogin;
 use helm_charts::{ChartClient, ChartRequest, ChartSource, Mirrors, Sha256Digest};
-use mainstay_net::{Env, Network, Secret, ServeOptions, SimNet, Trust, Wall, crypto_provider, serve, simulate};
+use mainstay_net::{Binder, Env, Secret, ServeOptions, SimNet, Trust, Wall, crypto_provider, serve, simulate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PKCS_ED25519, date_time_ymd};
 use rustls::pki_types::PrivateKeyDer;
 use serde_json::json;

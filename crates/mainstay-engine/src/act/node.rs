@@ -1,99 +1,88 @@
-//! Kubernetes nodes: waiting for them, and taking the Node of a machine that is gone.
+//! Waits for Nodes, and deletes them.
 
 use std::time::Duration;
 
 use mainstay_plan::NodeState;
-use talos_api::{why_no_answer, why_not_ready};
 use tokio::time::Instant;
 
-use super::wait::{self, Look, Steady};
-use crate::event::Voice;
-use crate::failure::{Failure, Kind};
-use crate::site::{EARLIER_BOOT, Site};
+use crate::failure::{Failure, FailureKind};
+use crate::guest::{self, StepContext};
+use crate::kube::EARLIER_BOOT;
+use crate::wait::{self, Debounce, WaitStatus};
 
 const REGISTERED: Duration = Duration::from_secs(900);
 /// Readiness comes and goes while a machine starts: it counts when it holds.
 const HOLDS: Duration = Duration::from_secs(2);
+/// How old the machine's own reason may be. It says much, and little of it changes within seconds.
+const REASON_FRESH: Duration = Duration::from_secs(5);
 
-pub async fn await_ready(site: &Site, voice: &Voice, machine: &str, until: NodeState) -> Result<(), Failure> {
+pub async fn await_ready(ctx: StepContext<'_>, machine: &str, until: NodeState, ask: &[String]) -> Result<(), Failure> {
     let what = match until {
         NodeState::Ready => format!("node {machine} did not become ready"),
         NodeState::Registered => format!("node {machine} did not register"),
     };
-    let mut steady = Steady::new(HOLDS);
-    let mut own = Own::new(machine);
-    wait::until(site, voice, &what, REGISTERED, async || {
-        let nodes = match site.nodes().await {
+    let mut steady = Debounce::new(HOLDS);
+    let mut own = NotReadyReason::new(machine);
+    wait::until(ctx.jitter, ctx.progress, &what, REGISTERED, async || {
+        let nodes = match ctx.kube.nodes(ask, ctx.addresses).await {
             Ok(nodes) => nodes,
-            Err(why) => return Ok(Look::NotYet(own.reason(site).await.unwrap_or(why))),
+            Err(why) => return Ok(WaitStatus::Waiting(own.reason(ctx).await.unwrap_or(why))),
         };
         let Some(node) = nodes.get(machine) else {
             steady.seen(false);
-            return Ok(Look::NotYet(
-                own.reason(site)
-                    .await
-                    .unwrap_or_else(|| "its kubelet has not registered yet".into()),
+            let reason = own.reason(ctx).await;
+            return Ok(WaitStatus::Waiting(
+                reason.unwrap_or_else(|| "its kubelet has not registered yet".into()),
             ));
         };
         let good = until == NodeState::Registered || node.is_ready();
         match (steady.seen(good), good) {
-            (true, _) => is_of_this_boot(site, machine, node).await,
-            (false, true) => Ok(Look::NotYet("ready; watching that it stays so".into())),
-            (false, false) => Ok(Look::NotYet(node.why_not_ready())),
+            (true, _) => Ok(is_of_this_boot(ctx, machine, node).await),
+            (false, true) => Ok(WaitStatus::Waiting("ready; watching that it stays so".into())),
+            (false, false) => Ok(WaitStatus::Waiting(node.why_not_ready())),
         }
     })
     .await
 }
 
-/// For most of a minute Kubernetes believes a kubelet that is gone: only what was told in the boot that runs now counts.
-async fn is_of_this_boot(site: &Site, machine: &str, node: &mainstay_kube::Node) -> Result<Look<()>, Failure> {
-    let Some(address) = site.addresses.get(machine) else {
-        return Ok(Look::Done(()));
-    };
-    Ok(match site.node(*address)?.boot_id().await {
-        Ok(boot) if node.is_of_boot(&boot) => Look::Done(()),
-        Ok(_) => Look::NotYet(EARLIER_BOOT.into()),
-        Err(error) => Look::NotYet(why_no_answer(&error)),
-    })
+/// For most of a minute Kubernetes believes a kubelet that is gone: only a status of the boot that runs now counts.
+async fn is_of_this_boot(ctx: StepContext<'_>, machine: &str, node: &mainstay_kube::Node) -> WaitStatus<()> {
+    if ctx.addresses.get(machine).is_none() {
+        return WaitStatus::Done(());
+    }
+    match guest::boot_id(ctx, machine).await {
+        Ok(boot) if node.is_of_boot(&boot) => WaitStatus::Done(()),
+        Ok(_) => WaitStatus::Waiting(EARLIER_BOOT.into()),
+        Err(why) => WaitStatus::Waiting(why),
+    }
 }
 
-/// What the machine itself says is in the way. It tells much, and little of it changes within seconds.
-struct Own<'a> {
+/// Why the machine is not ready, in its own words, kept for some seconds.
+struct NotReadyReason<'a> {
     machine: &'a str,
-    told: Option<(Instant, Option<String>)>,
+    last: Option<(Instant, Option<String>)>,
 }
 
-const TOLD_AGAIN: Duration = Duration::from_secs(5);
-
-impl<'a> Own<'a> {
+impl<'a> NotReadyReason<'a> {
     fn new(machine: &'a str) -> Self {
-        Self { machine, told: None }
+        Self { machine, last: None }
     }
 
-    async fn reason(&mut self, site: &Site) -> Option<String> {
-        if let Some((_, told)) = self.told.as_ref().filter(|(at, _)| at.elapsed() < TOLD_AGAIN) {
-            return told.clone();
+    async fn reason(&mut self, ctx: StepContext<'_>) -> Option<String> {
+        if let Some((_, last)) = self.last.as_ref().filter(|(at, _)| at.elapsed() < REASON_FRESH) {
+            return last.clone();
         }
-        let told = self.ask(site).await;
-        self.told = Some((Instant::now(), told.clone()));
-        told
-    }
-
-    async fn ask(&self, site: &Site) -> Option<String> {
-        let address = site.addresses.get(self.machine)?;
-        let node = site.node(*address).ok()?;
-        match node.look().await {
-            Ok(seen) => why_not_ready(&seen),
-            Err(error) => Some(why_no_answer(&error)),
-        }
+        let reason = guest::not_ready_reason(ctx, self.machine).await;
+        self.last = Some((Instant::now(), reason.clone()));
+        reason
     }
 }
 
-pub async fn delete(site: &Site, machine: &str) -> Result<(), Failure> {
+pub async fn delete(ctx: StepContext<'_>, machine: &str, ask: &[String]) -> Result<(), Failure> {
     let mut last = None;
-    for address in &site.control_planes {
-        let deleted = match site.keys()?.kubernetes_at(*address) {
-            Ok(cluster) => cluster.delete_node(machine).await,
+    for address in ask.iter().filter_map(|control_plane| ctx.addresses.get(control_plane)) {
+        let deleted = match ctx.kube.server(address) {
+            Ok(server) => server.delete_node(machine).await,
             Err(error) => Err(error),
         };
         match deleted {
@@ -101,7 +90,7 @@ pub async fn delete(site: &Site, machine: &str) -> Result<(), Failure> {
             Err(error) => last = Some(error),
         }
     }
-    let failure = Failure::new(Kind::Unreachable, format!("node {machine} could not be deleted"));
+    let failure = Failure::new(FailureKind::Unreachable, format!("node {machine} could not be deleted"));
     Err(match last {
         Some(error) => failure.why(error.to_string()),
         None => failure.why("no control plane is left to ask"),

@@ -4,34 +4,35 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
 use mainstay_plan::{
-    Host, ImageFile, Leftover, Mark, Memory, Power, Seen, Storage, StorageAt, StorageKind, TAG, Task, Token, Vm, VmConfig,
-    VmDisk, VmNic, VolumeUse,
+    Host, HostStorage, ImageFile, LeftoverVolume, Mark, Memory, PowerState, PveTask, Seen, StorageAt, StorageKind, TAG,
+    TokenScope, Vm, VmDisk, VmSettings, VolumeUse,
 };
-use mainstay_spec::{DiskCache, DiskOptions, Gib, Mac, Mib};
 use pve_api::access::Permissions;
 use pve_api::cluster::{Guest, GuestKind, HostState, Resource, RunState};
-use pve_api::{Boot, Cache, Client, Content, Drive, Error, Ipv4, Slot, cluster, host, qemu, storage, task};
+use pve_api::{Client, Content, Error, cluster, host, qemu, storage, task};
 use semver::Version;
 
-use super::Scope;
+use super::ObserveScope;
 use crate::failure::Failure;
+use crate::known::{FactCache, HostLook, KeptFacts};
+use crate::pve_config::{current_and_pending, merged_settings, volumes_in};
 
 /// More lines than the log of a fill has.
 pub const LOG_LINES: u64 = 5000;
 
 /// Everything that Proxmox VE was asked for.
 #[derive(Debug)]
-pub struct Datacenter {
+pub struct PveObservation {
     pub version: Version,
     pub quorate: Seen<bool>,
-    pub token: Token,
+    pub token: TokenScope,
     pub permissions: Permissions,
     pub hosts: BTreeMap<String, Host>,
     pub vms: Seen<BTreeMap<u32, Vm>>,
-    pub leftovers: Seen<Vec<Leftover>>,
+    pub leftovers: Seen<Vec<LeftoverVolume>>,
     pub lost: BTreeSet<String>,
     pub images: BTreeMap<StorageAt, Seen<Vec<ImageFile>>>,
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<PveTask>,
 }
 
 /// What the journal knows about disks.
@@ -43,22 +44,45 @@ pub struct Noted {
     pub fills: Vec<pve_api::Upid>,
 }
 
+async fn known_or<T: Clone>(known: Option<&T>, call: pve_api::Call<T>, pve: &Client) -> Result<T, Error> {
+    match known {
+        Some(known) => Ok(known.clone()),
+        None => pve.call(call).await,
+    }
+}
+
 /// Without its version, its inventory and our own rights nothing can be said at all; every other gap is a gap.
-pub async fn look(pve: &Client, scope: &Scope<'_>, noted: &Noted) -> Result<Datacenter, Failure> {
+pub async fn look(pve: &Client, cache: &FactCache, scope: &ObserveScope<'_>, noted: &Noted) -> Result<PveObservation, Failure> {
+    let known = cache.take();
+    let version = async {
+        match &known {
+            Some(known) => Ok(known.version.clone()),
+            None => pve.call(cluster::version()).await.map(|version| semver_of(version.version)),
+        }
+    };
     let (version, status, resources, permissions) = tokio::join!(
-        pve.call(cluster::version()),
+        version,
         pve.call(cluster::status()),
         pve.call(cluster::resources(None)),
-        pve.call(pve_api::access::permissions())
+        known_or(
+            known.as_ref().map(|known| &known.permissions),
+            pve_api::access::permissions(),
+            pve
+        )
     );
     let (version, resources, permissions) = (version?, resources?, permissions?);
     let inventory = Inventory::of(resources);
     let names: Vec<pve_api::Host> = inventory.online().cloned().collect();
     let (hosts, tasks, vms) = tokio::join!(
-        join_all(names.iter().map(|name| look_at_host(pve, name))),
+        join_all(names.iter().map(|name| look_at_host(pve, name, known.as_ref()))),
         join_all(names.iter().map(|name| pve.call(task::active(name)))),
         configs(pve, &inventory.guests, scope),
     );
+    cache.keep(KeptFacts {
+        version: version.clone(),
+        permissions: permissions.clone(),
+        hosts: names.iter().cloned().zip(hosts.iter().cloned()).collect(),
+    });
     let hosts = inventory.hosts(names.iter().zip(hosts));
     let vms = if sees_all(&permissions, scope) {
         Seen::Yes(vms)
@@ -72,10 +96,10 @@ pub async fn look(pve: &Client, scope: &Scope<'_>, noted: &Noted) -> Result<Data
     }
     let leftovers = prove(pve, &inventory.guests, &permissions, leftovers).await;
     let lost = lost(&disks, &hosts, vms.yes());
-    Ok(Datacenter {
-        version: semver_of(version.version),
+    Ok(PveObservation {
+        version,
         quorate: quorate(status),
-        token: Token {
+        token: TokenScope {
             pool_scoped: pool_scoped(&permissions, scope),
         },
         permissions,
@@ -104,12 +128,12 @@ fn quorate(status: Result<cluster::Status, Error>) -> Seen<bool> {
     }
 }
 
-fn sees_all(permissions: &Permissions, scope: &Scope<'_>) -> bool {
+fn sees_all(permissions: &Permissions, scope: &ObserveScope<'_>) -> bool {
     permissions.allows("/vms", "VM.Audit") || pool_scoped(permissions, scope)
 }
 
 /// A token whose rights end at its pool sees only what is in there. It can still claim a VMID: PVE itself says when one is taken.
-fn pool_scoped(permissions: &Permissions, scope: &Scope<'_>) -> bool {
+fn pool_scoped(permissions: &Permissions, scope: &ObserveScope<'_>) -> bool {
     let in_pool = scope
         .pool
         .is_some_and(|pool| permissions.allows(&format!("/pool/{pool}"), "VM.Allocate"));
@@ -171,9 +195,11 @@ impl Inventory {
     }
 }
 
-type HostLook = (Seen<BTreeSet<String>>, Seen<BTreeMap<String, Storage>>);
-
-async fn look_at_host(pve: &Client, name: &pve_api::Host) -> HostLook {
+async fn look_at_host(pve: &Client, name: &pve_api::Host, known: Option<&KeptFacts>) -> HostLook {
+    let is_complete = |look: &&HostLook| look.0.yes().is_some() && look.1.yes().is_some();
+    if let Some(known) = known.and_then(|known| known.hosts.get(name)).filter(is_complete) {
+        return known.clone();
+    }
     let (bridges, storages) = tokio::join!(pve.call(host::bridges(name)), pve.call(storage::list(name)));
     let bridges = match bridges {
         // PVE leaves out what the token may not use: an empty list is more likely a lack of rights than a host without a bridge.
@@ -194,8 +220,8 @@ async fn look_at_host(pve: &Client, name: &pve_api::Host) -> HostLook {
     (bridges, storages)
 }
 
-fn storage_of(status: &storage::StorageStatus) -> Storage {
-    Storage {
+fn storage_of(status: &storage::StorageStatus) -> HostStorage {
+    HostStorage {
         kind: match status.kind.to_string().as_str() {
             "dir" => StorageKind::Dir,
             "nfs" => StorageKind::Nfs,
@@ -217,13 +243,17 @@ fn storage_of(status: &storage::StorageStatus) -> Storage {
 }
 
 /// Every guest, with the config of those that carry our tag or sit on a VMID that is wanted.
-async fn configs(pve: &Client, guests: &[Guest], scope: &Scope<'_>) -> BTreeMap<u32, Vm> {
+async fn configs(pve: &Client, guests: &[Guest], scope: &ObserveScope<'_>) -> BTreeMap<u32, Vm> {
     let vm = |guest: &Guest| {
         let mut guest = guest.clone();
         async move {
             let vmid = guest.vmid.get();
             let concerns_us = guest.kind == GuestKind::Qemu && (guest.tags.contains(TAG) || scope.vmids.contains(&vmid));
-            let mut config = if concerns_us { config_of(pve, &guest).await } else { Seen::No };
+            let mut config = if concerns_us {
+                config_of(pve, &mut guest).await
+            } else {
+                Seen::No
+            };
             if let Seen::Yes(config) = &mut config {
                 add_snapshots(pve, &guest, scope, config).await;
             }
@@ -245,7 +275,7 @@ pub async fn ask_hosts_for_power(pve: &Client, vms: &mut Seen<BTreeMap<u32, Vm>>
     let Seen::Yes(vms) = vms else { return };
     let stopped = vms
         .values_mut()
-        .filter(|vm| vm.power == Power::Stopped && vm.config.yes().is_some());
+        .filter(|vm| vm.power == PowerState::Stopped && vm.config.yes().is_some());
     join_all(stopped.map(|vm| async {
         let (Ok(host), Ok(vmid)) = (vm.host.parse(), vm.vmid.to_string().parse()) else {
             return;
@@ -258,15 +288,21 @@ pub async fn ask_hosts_for_power(pve: &Client, vms: &mut Seen<BTreeMap<u32, Vm>>
 }
 
 /// The pending list answers for config, pending changes and digest in one call.
-async fn config_of(pve: &Client, guest: &Guest) -> Seen<VmConfig> {
+/// Reads the config, and the tags with it: those of the inventory may be some seconds old, and a missing tag means a missing mark.
+async fn config_of(pve: &Client, guest: &mut Guest) -> Seen<VmSettings> {
     match pve.call(qemu::pending(&guest.host, guest.vmid)).await {
-        Ok(entries) => Seen::Yes(vm_config(entries, guest)),
+        Ok(entries) => {
+            let tags = entries.iter().find(|entry| entry.key == "tags" && !entry.delete);
+            let tags = tags.and_then(|entry| entry.pending.clone().or_else(|| entry.value.clone()));
+            guest.tags = tags.and_then(|text| text.parse().ok()).unwrap_or_default();
+            Seen::Yes(merged_settings(entries, guest.lock.as_ref()))
+        }
         Err(error) => Seen::Unknown(error.to_string()),
     }
 }
 
 /// The snapshots of a machine that is about to go: a volume that only a snapshot names would be left without a config that names it.
-async fn add_snapshots(pve: &Client, guest: &Guest, scope: &Scope<'_>, config: &mut VmConfig) {
+async fn add_snapshots(pve: &Client, guest: &Guest, scope: &ObserveScope<'_>, config: &mut VmSettings) {
     let Some(mark) = Mark::parse(&config.description).filter(|mark| Some(mark.cluster_id) == scope.cluster_id) else {
         return;
     };
@@ -276,7 +312,7 @@ async fn add_snapshots(pve: &Client, guest: &Guest, scope: &Scope<'_>, config: &
     match snapshots(pve, &guest.host, guest.vmid).await {
         Ok(found) => {
             config.snapshots = Seen::Yes(found.iter().map(|(name, _)| name.clone()).collect());
-            let uses = found.iter().flat_map(|(name, config)| named_in(config, Some(name)));
+            let uses = found.iter().flat_map(|(name, config)| volumes_in(config, Some(name)));
             config.aside.extend(uses);
         }
         Err(error) => config.snapshots = Seen::Unknown(error.to_string()),
@@ -295,44 +331,25 @@ async fn snapshots(pve: &Client, host: &pve_api::Host, vmid: pve_api::Vmid) -> R
 
 /// Everywhere that a VM names a volume: drives as they are and as they will be, detached volumes, saved states, snapshots.
 pub async fn volume_uses(pve: &Client, host: &pve_api::Host, vmid: pve_api::Vmid) -> Result<Vec<VolumeUse>, Error> {
-    let (entries, snapshots) = tokio::join!(pve.call(qemu::pending(host, vmid)), snapshots(pve, host, vmid));
-    let (entries, snapshots) = (entries?, snapshots?);
-    let (now, then) = now_and_then(&entries);
-    let own = [now, then].into_iter().flat_map(|config| named_in(&config, None));
-    let saved = snapshots.iter().flat_map(|(name, config)| named_in(config, Some(name)));
+    let entries = pve.call(qemu::pending(host, vmid)).await?;
+    let (now, then) = current_and_pending(&entries);
+    volume_uses_with(pve, host, vmid, [&now, &then]).await
+}
+
+/// As [`volume_uses`], for a config that was read, as it is and as it will be.
+pub async fn volume_uses_with(
+    pve: &Client,
+    host: &pve_api::Host,
+    vmid: pve_api::Vmid,
+    configs: [&pve_api::VmConfig; 2],
+) -> Result<Vec<VolumeUse>, Error> {
+    let snapshots = snapshots(pve, host, vmid).await?;
+    let own = configs.into_iter().flat_map(|config| volumes_in(config, None));
+    let saved = snapshots.iter().flat_map(|(name, config)| volumes_in(config, Some(name)));
     Ok(own.chain(saved).collect())
 }
 
-/// The config as it is, and the pending values alone.
-fn now_and_then(entries: &[qemu::Pending]) -> (pve_api::VmConfig, pve_api::VmConfig) {
-    let pick = |value: fn(&qemu::Pending) -> Option<&String>| {
-        let pairs = entries
-            .iter()
-            .filter_map(|entry| Some((entry.key.clone(), value(entry)?.clone())));
-        pve_api::VmConfig::from_entries(pairs)
-    };
-    (pick(|entry| entry.value.as_ref()), pick(|entry| entry.pending.as_ref()))
-}
-
-/// The volumes that one config names.
-fn named_in(config: &pve_api::VmConfig, snapshot: Option<&str>) -> Vec<VolumeUse> {
-    let used = |slot: String, volume: String, serial: Option<String>| VolumeUse {
-        slot,
-        volume,
-        serial,
-        snapshot: snapshot.map(str::to_owned),
-    };
-    let drive = |(slot, drive): (&Slot, &Drive)| Some(used(slot.to_string(), drive.volume()?.to_string(), drive.serial.clone()));
-    let unused = |(n, volume): (&u8, &pve_api::Volid)| used(format!("unused{n}"), volume.to_string(), None);
-    let state = config
-        .other
-        .get("vmstate")
-        .map(|volume| used("vmstate".into(), volume.clone(), None));
-    let drives = config.drives.iter().filter_map(drive);
-    drives.chain(config.unused.iter().map(unused)).chain(state).collect()
-}
-
-fn vm_of(guest: Guest, config: Seen<VmConfig>) -> Vm {
+fn vm_of(guest: Guest, config: Seen<VmSettings>) -> Vm {
     let power = power_of(guest.status);
     Vm {
         vmid: guest.vmid.get(),
@@ -346,137 +363,21 @@ fn vm_of(guest: Guest, config: Seen<VmConfig>) -> Vm {
     }
 }
 
-fn power_of(state: RunState) -> Power {
+fn power_of(state: RunState) -> PowerState {
     match state {
-        RunState::Running => Power::Running,
-        RunState::Stopped => Power::Stopped,
-        RunState::Unknown => Power::Unknown("its host does not report".into()),
-        other => Power::Stuck(other.to_string()),
+        RunState::Running => PowerState::Running,
+        RunState::Stopped => PowerState::Stopped,
+        RunState::Unknown => PowerState::Unknown("its host does not report".into()),
+        other => PowerState::Other(other.to_string()),
     }
-}
-
-fn vm_config(entries: Vec<qemu::Pending>, guest: &Guest) -> VmConfig {
-    let (now, then) = now_and_then(&entries);
-    let pending = entries
-        .iter()
-        .filter(|entry| entry.is_change())
-        .map(|entry| entry.key.clone())
-        .collect();
-    let merged = entries.into_iter().filter(|entry| !entry.delete).filter_map(|entry| {
-        let value = entry.pending.or(entry.value)?;
-        Some((entry.key, value))
-    });
-    let config = pve_api::VmConfig::from_entries(merged);
-    let lock = config.lock.as_ref().or(guest.lock.as_ref()).map(ToString::to_string);
-    let mut plain = VmConfig {
-        lock,
-        pending,
-        ..plain(&config)
-    };
-    // The value that a pending one replaces, a drive that is to be detached, `unusedN`, a saved state.
-    let shown = plain.volume_uses();
-    let is_shown = |used: &VolumeUse| {
-        let same = |other: &VolumeUse| other.volume == used.volume && (other.slot == used.slot || other.slot == "cloud-init");
-        shown.iter().any(same)
-    };
-    let all = [now, then].into_iter().flat_map(|config| named_in(&config, None));
-    plain.aside = all.filter(|used| !is_shown(used)).collect();
-    plain
-}
-
-/// A VM's config in the words of the plan.
-pub fn plain(config: &pve_api::VmConfig) -> VmConfig {
-    let ip = config.ipconfigs.get(&0);
-    VmConfig {
-        digest: config.digest.map(|digest| digest.to_string()).unwrap_or_default(),
-        name: config.name.clone(),
-        description: config
-            .description
-            .as_ref()
-            .map(|text| text.as_str().to_owned())
-            .unwrap_or_default(),
-        uuid: config.smbios.as_ref().and_then(|smbios| smbios.uuid),
-        lock: config.lock.as_ref().map(ToString::to_string),
-        cores: config.cores.unwrap_or(1) * config.sockets.unwrap_or(1),
-        cpu_type: config.cpu.clone().unwrap_or_default(),
-        memory: Mib(config.memory.unwrap_or(512)),
-        onboot: config.onboot.unwrap_or(false),
-        startup_order: config.other.get("startup").and_then(|text| {
-            text.split(',')
-                .find_map(|part| part.strip_prefix("order=").unwrap_or(part).parse().ok())
-        }),
-        agent: config.agent.as_ref().is_some_and(|agent| agent.enabled),
-        scsi: config.scsihw.clone().unwrap_or_else(|| "lsi".into()),
-        firmware: config.bios.map_or_else(|| "seabios".into(), |bios| bios.to_string()),
-        protection: config.protection.unwrap_or(false),
-        disks: config
-            .drives
-            .iter()
-            .filter_map(|(slot, drive)| disk_of(drive).map(|disk| (slot.to_string(), disk)))
-            .collect(),
-        seed: config
-            .cloud_init_drive()
-            .and_then(|slot| config.drives.get(&slot)?.volume())
-            .map(ToString::to_string),
-        aside: Vec::new(),
-        snapshots: Seen::No,
-        nic: config.nets.get(&0).and_then(nic_of),
-        address: ip.and_then(|ip| {
-            if let Some(Ipv4::Static(address)) = ip.ip {
-                Some(address)
-            } else {
-                None
-            }
-        }),
-        gateway: ip.and_then(|ip| ip.gw),
-        dns: config
-            .nameservers
-            .iter()
-            .flatten()
-            .filter_map(|server| server.parse().ok())
-            .collect(),
-        boot: if let Some(Boot::Order(devices)) = &config.boot {
-            devices.clone()
-        } else {
-            Vec::new()
-        },
-        pending: BTreeSet::new(),
-    }
-}
-
-fn disk_of(drive: &Drive) -> Option<VmDisk> {
-    if drive.is_cloud_init() {
-        return None;
-    }
-    let volume = drive.volume()?;
-    Some(VmDisk {
-        volume: volume.to_string(),
-        size: Gib(drive.size.map_or(0, |size| size.bytes() >> 30)),
-        serial: drive.serial.clone(),
-        options: DiskOptions {
-            cache: match drive.cache {
-                Some(Cache::Writethrough) => DiskCache::Writethrough,
-                Some(Cache::Writeback | Cache::Unsafe) => DiskCache::Writeback,
-                Some(Cache::Directsync) => DiskCache::Directsync,
-                Some(Cache::None) | None => DiskCache::None,
-            },
-            discard: drive.discard.unwrap_or(false),
-            ssd: drive.ssd.unwrap_or(false),
-            iothread: drive.iothread.unwrap_or(false),
-        },
-    })
-}
-
-fn nic_of(net: &pve_api::Net) -> Option<VmNic> {
-    Some(VmNic {
-        mac: Mac(net.mac?.octets()),
-        bridge: net.bridge.clone()?,
-        vlan: net.vlan,
-    })
 }
 
 /// Image files on every storage that may hold them.
-async fn images(pve: &Client, hosts: &BTreeMap<String, Host>, scope: &Scope<'_>) -> BTreeMap<StorageAt, Seen<Vec<ImageFile>>> {
+async fn images(
+    pve: &Client,
+    hosts: &BTreeMap<String, Host>,
+    scope: &ObserveScope<'_>,
+) -> BTreeMap<StorageAt, Seen<Vec<ImageFile>>> {
     let wanted = |name: &str| scope.images.is_none_or(|chosen| chosen == name);
     let places = places(hosts, |name, storage| wanted(name) && storage.allows("import"));
     let lists = join_all(places.iter().map(|at| files(pve, at))).await;
@@ -536,7 +437,12 @@ async fn disks(pve: &Client, hosts: &BTreeMap<String, Host>) -> Disks {
 }
 
 /// Disks with one of our VMIDs in their name that the VM of that number does not name.
-fn leftovers(disks: &Disks, vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>, made: &BTreeSet<String>) -> Seen<Vec<Leftover>> {
+fn leftovers(
+    disks: &Disks,
+    vms: &Seen<BTreeMap<u32, Vm>>,
+    scope: &ObserveScope<'_>,
+    made: &BTreeSet<String>,
+) -> Seen<Vec<LeftoverVolume>> {
     let Seen::Yes(vms) = vms else {
         return Seen::Unknown("the list of VMs is not complete".into());
     };
@@ -554,7 +460,7 @@ fn leftovers(disks: &Disks, vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>, ma
             let proved = made.contains(&name);
             let is_marked = vms.get(&vmid).is_some_and(|vm| is_of_cluster(vm, scope));
             if (scope.vmids.contains(&vmid) || is_marked || proved) && !is_referred_to(vms.get(&vmid), &name) {
-                found.push(Leftover {
+                found.push(LeftoverVolume {
                     at: at.clone(),
                     volume: name,
                     vmid,
@@ -567,13 +473,13 @@ fn leftovers(disks: &Disks, vms: &Seen<BTreeMap<u32, Vm>>, scope: &Scope<'_>, ma
     Seen::Yes(found)
 }
 
-fn is_of_cluster(vm: &Vm, scope: &Scope<'_>) -> bool {
+fn is_of_cluster(vm: &Vm, scope: &ObserveScope<'_>) -> bool {
     let mark = vm.config.yes().and_then(|config| Mark::parse(&config.description));
     mark.is_some_and(|mark| Some(mark.cluster_id) == scope.cluster_id)
 }
 
 /// A fill that failed, or whose worker died, leaves volumes that no config names. The log of the task that we sent names them.
-async fn prove_by_logs(pve: &Client, fills: &[pve_api::Upid], leftovers: &mut [Leftover]) {
+async fn prove_by_logs(pve: &Client, fills: &[pve_api::Upid], leftovers: &mut [LeftoverVolume]) {
     let unproved: BTreeSet<u32> = leftovers.iter().filter(|left| !left.proved).map(|left| left.vmid).collect();
     let concerns = |upid: &&pve_api::Upid| upid.vmid().is_some_and(|vmid| unproved.contains(&vmid.get()));
     for upid in fills.iter().filter(concerns) {
@@ -600,7 +506,12 @@ pub fn made_in(line: &str) -> Option<String> {
 
 /// A volume that the journal names is freed only if no VM at all names it: another may have taken it over. Whether the token may free it
 /// is asked of its rights.
-async fn prove(pve: &Client, guests: &[Guest], rights: &Permissions, leftovers: Seen<Vec<Leftover>>) -> Seen<Vec<Leftover>> {
+async fn prove(
+    pve: &Client,
+    guests: &[Guest],
+    rights: &Permissions,
+    leftovers: Seen<Vec<LeftoverVolume>>,
+) -> Seen<Vec<LeftoverVolume>> {
     let Seen::Yes(mut found) = leftovers else { return leftovers };
     for left in &mut found {
         left.may_free = rights.allows(&format!("/storage/{}", left.at.storage), "Datastore.Allocate");
@@ -675,7 +586,7 @@ fn is_referred_to(vm: Option<&Vm>, volume: &str) -> bool {
 }
 
 async fn disks_at(pve: &Client, at: &StorageAt) -> Result<Vec<storage::Volume>, Failure> {
-    let place = |error: pve_api::ValueError| Failure::new(crate::failure::Kind::Bug, error.to_string());
+    let place = |error: pve_api::ValueError| Failure::new(crate::failure::FailureKind::Bug, error.to_string());
     let (host, storage) = (at.host.parse().map_err(place)?, at.storage.parse().map_err(place)?);
     let filter = storage::ContentFilter {
         content: Some(Content::Images),
@@ -685,7 +596,7 @@ async fn disks_at(pve: &Client, at: &StorageAt) -> Result<Vec<storage::Volume>, 
 }
 
 /// Storages of the hosts that are there; a shared one once.
-fn places(hosts: &BTreeMap<String, Host>, fits: impl Fn(&str, &Storage) -> bool) -> Vec<StorageAt> {
+fn places(hosts: &BTreeMap<String, Host>, fits: impl Fn(&str, &HostStorage) -> bool) -> Vec<StorageAt> {
     let mut shared = BTreeSet::new();
     let mut places = Vec::new();
     for (host, seen) in hosts {
@@ -701,17 +612,11 @@ fn places(hosts: &BTreeMap<String, Host>, fits: impl Fn(&str, &Storage) -> bool)
     places
 }
 
-fn task_of(entry: task::TaskEntry) -> Task {
-    Task {
+fn task_of(entry: task::TaskEntry) -> PveTask {
+    PveTask {
         kind: entry.upid.kind().to_owned(),
         subject: entry.upid.subject().to_owned(),
         host: entry.upid.host().to_string(),
         upid: entry.upid.to_string(),
     }
-}
-
-/// The slot, or a bug of ours: the plan writes slots that PVE knows.
-pub fn slot(text: &str) -> Result<Slot, Failure> {
-    text.parse()
-        .map_err(|error: pve_api::ValueError| Failure::new(crate::failure::Kind::Bug, error.to_string()))
 }

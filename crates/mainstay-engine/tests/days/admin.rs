@@ -88,7 +88,7 @@ pub fn lose(stage: &Stage, watch: &Watch, vmid: u32) {
     stage.world.datacenter().lab().destroy_vm(vmid);
 }
 
-/// Somebody takes a VMID that we have not taken yet.
+/// A foreign VM takes a VMID that we have not taken yet.
 fn intrude(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng) -> String {
     let now = stage.world.datacenter().inspect();
     let free: Vec<u32> = field
@@ -122,7 +122,7 @@ pub fn clear_out(stage: &Stage, watch: &Watch) {
     }
 }
 
-/// Nobody reaches Kubernetes at this address, or everybody does again.
+/// Kubernetes cannot be reached at this address, or can be again.
 pub fn hide_kubernetes(stage: &Stage, at: IpAddr, hidden: bool) {
     let at = (at, 6443).into();
     if hidden {

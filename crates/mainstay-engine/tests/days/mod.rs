@@ -30,7 +30,7 @@ const CALM_RUN: Duration = Duration::from_secs(3600);
 const UNDER_WAY: Duration = Duration::from_secs(60);
 
 const TWO: &str = ", two at once";
-/// After this the lease of somebody who was killed is over.
+/// After this the lease of a killed run is over.
 const LEASE: Duration = Duration::from_secs(120);
 
 /// How one seed went.
@@ -82,7 +82,7 @@ impl<'a> Life<'a> {
     pub fn new(stage: &'a Stage, shape: &Shape) -> Self {
         // Its machines, and those that it may get one day.
         let machines = stage.spec(&shape.largest().file()).machines;
-        let id = mainstay_engine::derive::cluster_id(&stage.secrets);
+        let id = stage.secrets.id();
         let ours = machines.iter().map(|machine| {
             let uuid = smbios_uuid(id, machine.name.as_ref()).to_string();
             (machine.vmid, (machine.address.into(), uuid))
@@ -177,7 +177,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Somebody wants it otherwise, or it is otherwise.
+    /// The file changes, or the world does.
     fn change(&mut self, shape: &mut Shape, rng: &mut impl Rng) {
         let change = shape.change(rng);
         self.changed(shape, change);
@@ -271,7 +271,7 @@ impl<'a> Life<'a> {
     }
 
     async fn nothing_to_do(&self) {
-        // The node of a machine that somebody destroyed is only named.
+        // The node of a machine that was destroyed by hand is only named.
         let lost: Vec<String> = self
             .watch
             .lost()

@@ -44,7 +44,7 @@ fn words(stage: &Stage) -> usize {
     stage.told.lock().expect("reads").len()
 }
 
-/// What somebody whom this befalls has to do.
+/// What the operator has to do when this happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// Nothing: the run lives with it.

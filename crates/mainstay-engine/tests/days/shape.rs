@@ -21,7 +21,7 @@ pub struct Shape {
     pub world: WorldSpec,
 }
 
-/// What somebody wants otherwise, one day.
+/// A change of the file, one day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Nothing,
@@ -107,7 +107,7 @@ impl Shape {
         }
     }
 
-    /// One control plane, one worker, the default datacenter and nobody else.
+    /// One control plane, one worker, the default datacenter and no foreign VM.
     pub fn small() -> Self {
         Self {
             hosts: 3,
@@ -139,7 +139,7 @@ impl Shape {
         change
     }
 
-    /// The largest that somebody may want one day.
+    /// The largest file of any day.
     pub fn largest(&self) -> Self {
         let (control_planes, workers) = if self.fickle {
             (MOST_CONTROL_PLANES, MOST_WORKERS)
@@ -153,7 +153,7 @@ impl Shape {
         }
     }
 
-    /// Somebody changes his mind, whether or not all was done that he wanted before.
+    /// The file changes again, whether or not everything in the file before was done.
     pub fn change_mind(&mut self, rng: &mut impl Rng) -> Change {
         let change = match rng.random_range(0..6) {
             0 if self.workers < MOST_WORKERS => Change::WorkerMore,

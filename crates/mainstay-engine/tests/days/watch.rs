@@ -8,7 +8,7 @@ use std::time::Duration;
 use aho_corasick::AhoCorasick;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use mainstay_engine::{Event, MemoryDisk, StepEvent};
+use mainstay_engine::{Event, MemoryFiles, StepEvent};
 use mainstay_plan::Held;
 use mainstay_sim::{Deed, Standing, Struck, Witness, World};
 use pve_sim::{Effect, Inventory, Observer, Seen};
@@ -31,7 +31,7 @@ pub struct Watch {
     world: Weak<World>,
     secrets: AhoCorasick,
     /// Where the secrets are to lie before anything is done.
-    folder: Arc<MemoryDisk>,
+    folder: Arc<MemoryFiles>,
     began: Instant,
     seen: Mutex<Memory>,
 }
@@ -45,14 +45,14 @@ struct Memory {
     may_remove: bool,
     may_restart: BTreeSet<u32>,
     leaving: BTreeSet<u32>,
-    /// VMIDs of ours that somebody else has.
+    /// VMIDs of ours that a foreign VM has.
     intruders: BTreeSet<u32>,
-    /// When somebody else last did harm.
+    /// When another actor last did harm.
     harmed: Option<Instant>,
     /// Locked by a backup.
     backups: BTreeSet<u32>,
     started: BTreeSet<u32>,
-    /// Gone by somebody else's hand.
+    /// Removed by another actor.
     lost: BTreeSet<u32>,
     /// How many events were read already.
     heard: usize,
@@ -142,7 +142,7 @@ impl Watch {
         self.lock().started.remove(&vmid);
     }
 
-    /// It is gone, by somebody else's hand.
+    /// It was removed by another actor.
     pub fn forget(&self, vmid: u32) {
         let mut seen = self.lock();
         seen.started.remove(&vmid);
@@ -161,7 +161,7 @@ impl Watch {
         std::mem::take(&mut self.lock().intruders)
     }
 
-    /// Somebody else does harm.
+    /// Another actor does harm.
     pub fn harmed(&self) {
         self.lock().harmed = Some(Instant::now());
     }
@@ -367,7 +367,7 @@ impl Watch {
                 let theirs = self.before.volumes.iter().any(|volume| volume.volid == *volid);
                 theirs.then(|| format!("{effect:?} of a stranger"))
             }
-            _ => Some(format!("{effect:?}, which nobody asked for")),
+            _ => Some(format!("{effect:?}, which no request asked for")),
         }
     }
 
@@ -439,7 +439,7 @@ impl Witness for Watch {
 
 /// Every secret in each form in which it could show: as it is, and keys also as PEM.
 fn secrets(stage: &Stage) -> Vec<String> {
-    let bundle = stage.secrets.to_talosctl_yaml();
+    let bundle = stage.secrets.to_yaml();
     let secret = |line: &str| -> Option<String> {
         let (key, value) = line.trim().split_once(": ")?;
         let kept = ["secret", "bootstraptoken", "secretboxencryptionsecret", "token", "key"].contains(&key);

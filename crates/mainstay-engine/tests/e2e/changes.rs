@@ -104,7 +104,11 @@ fn a_machine_made_anew_is_not_ready_on_its_predecessors_word() {
         let node = async || {
             let spec = stage.spec(ONE_AND_ONE);
             let site = stage.site(&spec);
-            site.nodes().await.expect("answers")["small-worker-1"].clone()
+            site.kube
+                .nodes_at("10.0.0.11".parse().expect("an address"))
+                .await
+                .expect("answers")["small-worker-1"]
+                .clone()
         };
         let before = node().await;
         // It is there again before Kubernetes misses the one that had its name.
@@ -112,7 +116,7 @@ fn a_machine_made_anew_is_not_ready_on_its_predecessors_word() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         settled(stage, stage.up(ONE_AND_ONE).await);
         let heard = stage.told.lock().expect("reads").iter().any(|told| {
-            matches!(&told.event, Event::Step { now: StepEvent::Wait { what, .. }, .. } if what.contains("before its last boot"))
+            matches!(&told.event, Event::Step { now: StepEvent::Wait { what, .. }, .. } if what.contains("older than the last reboot"))
         });
         assert!(
             heard,
@@ -163,6 +167,30 @@ fn a_namesake_cluster_with_other_secrets_touches_nothing() {
         let _ = stranger.down(THREE_AND_TWO).await;
         let after = stage.world.datacenter().inspect();
         assert_eq!(before.vms.len(), after.vms.len());
-        assert!(after.vms.values().all(|vm| vm.running), "somebody else's machines still run");
+        assert!(after.vms.values().all(|vm| vm.running), "foreign machines still run");
+    });
+}
+
+#[test]
+fn a_machine_about_to_restart_with_the_config_of_a_killed_run_is_waited_for() {
+    on_stage(93, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(ONE_AND_ONE).await);
+        let node = stage.talos_node("10.0.0.21");
+        let (_, config) = node.config().await.expect("answers").expect("is configured");
+        // Environment variables take effect only at a restart.
+        let (before, after) = config.expose().split_once("\nmachine:\n").expect("a machine section");
+        let indent = " ".repeat(after.len() - after.trim_start().len());
+        let text = format!("{before}\nmachine:\n{indent}env:\n{indent}  KILLED: run\n{after}");
+        let boot = node.boot_id().await.expect("answers");
+        node.apply(&mainstay_net::Secret::new(text), talos_api::Mode::Auto)
+            .await
+            .expect("is taken");
+        let labelled = edited(
+            "disk: 20GiB, addresses: 10.0.0.21+",
+            "disk: 20GiB, labels: { tier: gold }, addresses: 10.0.0.21+",
+        );
+        settled(stage, stage.up(&labelled).await);
+        assert_ne!(node.boot_id().await.expect("answers"), boot, "{}", stage.story());
+        assert_eq!(stage.plan(&labelled).await.render(), "nothing to do");
     });
 }

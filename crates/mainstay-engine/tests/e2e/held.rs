@@ -31,7 +31,7 @@ fn what_stays_held_for_minutes_is_not_settled() {
         assert!(began.elapsed() > Duration::from_secs(100), "it was not waited for");
         assert!(!report.is_settled(), "{:?}", report.held);
         assert!(report.held[0].reason.contains("backup"), "{:?}", report.held);
-        assert!(stage.plan(&larger).await.is_held_up());
+        assert!(stage.plan(&larger).await.is_blocked());
     });
 }
 

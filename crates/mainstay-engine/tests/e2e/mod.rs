@@ -1,7 +1,9 @@
 //! The engine against the simulated world, on virtual time.
 
+mod adopt;
 mod changes;
 mod held;
+mod rancher;
 mod stale;
 mod stopped;
 mod swapped;

@@ -1,10 +1,10 @@
-//! Runs that end before their plan does: nobody could go on, or somebody said stop.
+//! Runs that end before their plan does: the run could not continue, or it was told to stop.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_engine::{Kind, RunError, Wanted, converge};
-use mainstay_net::{Dial, DialError, Dialer, Fault, Operation, Target};
+use mainstay_engine::{FailureKind, RunError, RunGoal, converge};
+use mainstay_net::{Dial, DialError, DialFault, Dialer, Operation, Target};
 use mainstay_sim::WorldSpec;
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ impl Dialer for Closed {
         if to.port != 50000 {
             return self.0.dial(to);
         }
-        let fault = Fault::HostKeyUnknown {
+        let fault = DialFault::HostKeyUnknown {
             fingerprint: "SHA256:other".into(),
             line: "pve.lan ssh-ed25519 other".into(),
         };
@@ -33,10 +33,13 @@ fn a_jump_host_that_says_no_in_the_middle_of_the_work_is_not_waited_for() {
         let mut behind = stage.with_a_colleague();
         behind.env.dialer = Arc::new(Closed(stage.env.dialer.clone()));
         let began = Instant::now();
-        let Err(RunError::Failed { failed, .. }) = behind.up(THREE_AND_TWO).await else {
+        let Err(RunError::StepsFailed { failed, .. }) = behind.up(THREE_AND_TWO).await else {
             panic!("it did not fail\n{}", behind.story())
         };
-        assert!(failed.iter().all(|(_, failure)| failure.kind == Kind::Denied), "{failed:?}");
+        assert!(
+            failed.iter().all(|(_, failure)| failure.kind == FailureKind::Denied),
+            "{failed:?}"
+        );
         assert!(failed[0].1.help[0].contains("known_hosts"), "{failed:?}");
         assert!(began.elapsed() < Duration::from_secs(300), "it took {:?}", began.elapsed());
     });
@@ -48,7 +51,7 @@ fn a_run_that_is_told_to_stop_before_it_begins_changes_nothing() {
         let before = stage.world.datacenter().inspect().vms.len();
         let spec = stage.spec(THREE_AND_TWO);
         let site = stage.site(&spec);
-        let run = stage.run(&spec, &site, Wanted::Cluster);
+        let run = stage.run(&spec, &site, RunGoal::Up);
         // Between the yes and the first step.
         let stop = run.stop.clone();
         let outcome = converge(&run, &mut |request| {
@@ -67,7 +70,7 @@ fn a_run_can_be_stopped_while_its_question_is_open() {
         let before = stage.world.datacenter().inspect().vms.len();
         let spec = stage.spec(THREE_AND_TWO);
         let site = stage.site(&spec);
-        let run = stage.run(&spec, &site, Wanted::Cluster);
+        let run = stage.run(&spec, &site, RunGoal::Up);
         let stop = run.stop.clone();
         // Kept without an answer, as while a person reads the plan.
         let mut open = None;
@@ -91,7 +94,7 @@ fn a_request_that_is_dropped_is_declined() {
     on_stage(58, WorldSpec::default(), async |stage| {
         let spec = stage.spec(THREE_AND_TWO);
         let site = stage.site(&spec);
-        let run = stage.run(&spec, &site, Wanted::Cluster);
+        let run = stage.run(&spec, &site, RunGoal::Up);
         let outcome = converge(&run, &mut |request| drop(request)).await;
         assert!(matches!(outcome, Err(RunError::NotApproved(_))), "{outcome:?}");
     });

@@ -1,15 +1,15 @@
-//! A VM of ours is destroyed in the middle of the work, and somebody else takes its VMID.
+//! A VM of ours is destroyed in the middle of the work, and a foreign VM takes its VMID.
 
 use mainstay_engine::RunError;
 use mainstay_plan::RefusalKind;
 use mainstay_sim::WorldSpec;
 
-use crate::stage::{THREE_AND_TWO, on_stage};
+use crate::stage::{Stage, THREE_AND_TWO, on_stage, settled};
 
 const VMID: u32 = 3001;
 
 #[test]
-fn whoever_takes_a_vmid_of_ours_between_two_steps_is_left_alone() {
+fn a_foreign_vm_that_takes_our_vmid_between_two_steps_is_left_alone() {
     for action in ["machine.claim", "machine.fill", "machine.grow"] {
         on_stage(71, WorldSpec::default(), async |stage| {
             let lab = stage.world.datacenter().lab();
@@ -46,4 +46,87 @@ fn whoever_takes_a_vmid_of_ours_between_two_steps_is_left_alone() {
             );
         });
     }
+}
+
+/// Runs `down`, and `meddle` as soon as the machine with this VMID is stopped.
+async fn down_with(stage: &Stage, meddle: impl FnOnce()) -> Result<mainstay_engine::RunReport, RunError> {
+    let meddling = async {
+        stage
+            .ended(|step| step.action.name() == "machine.stop" && step.action.info().vm.is_some_and(|vm| vm.vmid == VMID))
+            .await;
+        meddle();
+    };
+    futures::future::join(stage.down(THREE_AND_TWO), meddling).await.0
+}
+
+fn calls(stage: &Stage, call: &str) -> u64 {
+    let calls = stage.world.datacenter().stats().calls();
+    calls.get(call).copied().unwrap_or_default()
+}
+
+#[test]
+fn a_foreign_vm_that_takes_our_vmid_after_the_stop_is_not_deleted() {
+    on_stage(72, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        let lab = stage.world.datacenter().lab();
+        let host = stage.world.datacenter().inspect().vms[&VMID].host.clone();
+        let outcome = down_with(stage, || {
+            lab.destroy_vm(VMID);
+            lab.create_vm(VMID, &host, [("name".to_owned(), "intruder".to_owned())].into());
+        });
+        let outcome = outcome.await;
+        let vms = stage.world.datacenter().inspect().vms;
+        assert_eq!(vms[&VMID].config["name"], "intruder", "{outcome:?}\n{}", stage.story());
+    });
+}
+
+#[test]
+fn a_machine_that_was_edited_after_the_stop_is_read_again_and_deleted() {
+    on_stage(73, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        let lab = stage.world.datacenter().lab();
+        let before = calls(stage, "GET /nodes/{node}/qemu/{vmid}/pending");
+        settled(stage, down_with(stage, || lab.set_config(VMID, "tablet", "0")).await);
+        let reads = calls(stage, "GET /nodes/{node}/qemu/{vmid}/pending") - before;
+        // Five for the plan, five before the stops, one because the digest was refused.
+        assert_eq!(reads, 11, "{}", stage.story());
+        assert_eq!(stage.world.datacenter().inspect().vms.len(), 0, "{}", stage.story());
+    });
+}
+
+#[test]
+fn a_machine_that_is_started_after_the_stop_is_stopped_again_before_it_goes() {
+    on_stage(74, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        let lab = stage.world.datacenter().lab();
+        let report = settled(stage, down_with(stage, || lab.start_vm(VMID)).await);
+        assert!(
+            stage.story().contains("is running, so it is not deleted"),
+            "{}",
+            stage.story()
+        );
+        assert!(report.rounds > 2, "{report:?}");
+        assert_eq!(stage.world.datacenter().inspect().vms.len(), 0, "{}", stage.story());
+    });
+}
+
+#[test]
+fn a_machine_that_is_started_by_hand_before_its_start_is_left_running() {
+    on_stage(75, WorldSpec::default(), async |stage| {
+        let lab = stage.world.datacenter().lab();
+        let start = async {
+            stage
+                .ended(|step| step.action.name() == "machine.grow" && step.action.info().vm.is_some_and(|vm| vm.vmid == VMID))
+                .await;
+            lab.start_vm(VMID);
+        };
+        let (outcome, ()) = futures::future::join(stage.up(THREE_AND_TWO), start).await;
+        settled(stage, outcome);
+        assert_eq!(
+            calls(stage, "POST /nodes/{node}/qemu/{vmid}/status/stop"),
+            0,
+            "{}",
+            stage.story()
+        );
+    });
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::{Either, select};
-use mainstay_plan::{EtcdState, Member, Running, Seen, Talos};
+use mainstay_plan::{EtcdMember, EtcdState, Guest, RunningGuest, Seen};
 use mainstay_sim::WorldSpec;
 use pve_sim::faults::{Fault, Rule};
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ async fn shrink_until(stage: &Stage, action: &str) {
     }
 }
 
-async fn members(stage: &Stage) -> Vec<Member> {
+async fn members(stage: &Stage) -> Vec<EtcdMember> {
     let mut members = stage.observed(THREE).await.etcd.yes().cloned().expect("etcd is there");
     members.sort_by(|one, other| one.name.cmp(&other.name));
     members
@@ -167,7 +167,7 @@ fn a_down_that_broke_off_is_ended_and_the_cluster_made_anew_if_it_is_wanted_agai
         let began = Instant::now();
         settled(stage, stage.up(&file).await);
         assert_three_voters(stage).await;
-        // Nobody waits for what only a later round brings.
+        // No step waits for what only a later round brings.
         assert!(began.elapsed() < Duration::from_secs(600), "{}", stage.story());
     });
 }
@@ -179,8 +179,7 @@ fn a_control_plane_that_joins_while_it_is_to_go_is_let_in_and_leaves() {
     on_stage(90, WorldSpec::parse(&slow).expect("a world"), async |stage| {
         let one = THREE.replace("count: 3", "count: 1");
         settled(stage, stage.up(&one).await);
-        let site = stage.site(&stage.spec(&one));
-        let first = site.node("10.0.0.11".parse().expect("an address")).expect("is there");
+        let first = stage.talos_node("10.0.0.11");
         let learner = async {
             while !first
                 .etcd_members()
@@ -215,18 +214,13 @@ fn a_control_plane_that_joins_while_it_is_to_go_is_let_in_and_leaves() {
 fn a_control_plane_that_left_etcd_by_hand_is_brought_back() {
     on_stage(83, quick(), async |stage| {
         settled(stage, stage.up(THREE).await);
-        let site = stage.site(&stage.spec(THREE));
-        site.node("10.0.0.12".parse().expect("an address"))
-            .expect("is there")
-            .etcd_leave()
-            .await
-            .expect("leaves");
+        stage.talos_node("10.0.0.12").etcd_leave().await.expect("leaves");
         let seen = stage.observed(THREE).await;
-        let left = |node: &Running| node.etcd == Seen::Yes(EtcdState::Left);
+        let left = |node: &RunningGuest| node.etcd == Seen::Yes(EtcdState::Left);
         assert!(
-            matches!(&seen.talos["cp-2"], Talos::Running(node) if left(node)),
+            matches!(&seen.guests["cp-2"], Guest::Running(node) if left(node)),
             "{:?}",
-            seen.talos
+            seen.guests
         );
         settled(stage, stage.up(THREE).await);
         assert_three_voters(stage).await;
@@ -238,13 +232,8 @@ fn a_control_plane_that_left_etcd_by_hand_is_brought_back() {
 fn a_control_plane_whose_member_was_removed_by_hand_is_held_and_then_made_anew() {
     on_stage(84, quick(), async |stage| {
         settled(stage, stage.up(THREE).await);
-        let site = stage.site(&stage.spec(THREE));
         let id = members(stage).await[1].id;
-        site.node("10.0.0.11".parse().expect("an address"))
-            .expect("is there")
-            .etcd_remove(id)
-            .await
-            .expect("is removed");
+        stage.talos_node("10.0.0.11").etcd_remove(id).await.expect("is removed");
         let report = settled(stage, stage.up(THREE).await);
         let held: Vec<String> = report.held.iter().map(|held| held.reason.clone()).collect();
         assert!(
@@ -272,7 +261,7 @@ fn control_planes_restart_and_go_in_one_run() {
     });
 }
 
-/// Added to etcd, and gone before it started for the first time: a member without a name, in whose presence nobody else may join.
+/// Added to etcd, and gone before it started for the first time: a member without a name, in whose presence no other member may join.
 #[test]
 fn a_member_that_never_started_is_taken_out_whether_or_not_its_machine_is_wanted_again() {
     for wanted_again in [false, true] {
@@ -283,8 +272,7 @@ fn a_member_that_never_started_is_taken_out_whether_or_not_its_machine_is_wanted
 async fn lose_a_learner(stage: &Stage, wanted_again: bool) {
     let one = THREE.replace("count: 3", "count: 1");
     settled(stage, stage.up(&one).await);
-    let site = stage.site(&stage.spec(&one));
-    let first = site.node("10.0.0.11".parse().expect("an address")).expect("is there");
+    let first = stage.talos_node("10.0.0.11");
     let nameless = async {
         loop {
             let members = first.etcd_members().await.expect("are listed");
@@ -311,18 +299,17 @@ async fn lose_a_learner(stage: &Stage, wanted_again: bool) {
 
 /// Its etcd has ended and its disk is unmounted, but its API still answers.
 #[test]
-fn a_control_plane_that_somebody_restarts_has_not_left_etcd() {
+fn a_control_plane_that_is_restarted_by_hand_has_not_left_etcd() {
     on_stage(87, quick(), async |stage| {
         settled(stage, stage.up(THREE).await);
-        let site = stage.site(&stage.spec(THREE));
-        let node = site.node("10.0.0.12".parse().expect("an address")).expect("is there");
+        let node = stage.talos_node("10.0.0.12");
         let before = members(stage).await;
         node.reboot().await.expect("begins");
         let mut unread = 0;
         loop {
             let seen = stage.observed(THREE).await;
-            match &seen.talos["cp-2"] {
-                Talos::Running(node) => {
+            match &seen.guests["cp-2"] {
+                Guest::Running(node) => {
                     assert_ne!(node.etcd, Seen::Yes(EtcdState::Left));
                     assert_ne!(node.etcd, Seen::No);
                     unread += usize::from(node.etcd.unknown().is_some());

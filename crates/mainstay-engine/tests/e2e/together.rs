@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join;
-use mainstay_engine::{Report, RunError};
+use mainstay_engine::{RunError, RunReport};
 use mainstay_sim::WorldSpec;
 use pve_sim::faults::{Fault, Rule};
 
@@ -13,8 +13,8 @@ fn larger() -> String {
     THREE_AND_TWO.replace("memory: 4GiB", "memory: 6GiB")
 }
 
-fn is_leased(outcome: &Result<Report, RunError>) -> bool {
-    matches!(outcome, Err(RunError::Leased(_)))
+fn is_leased(outcome: &Result<RunReport, RunError>) -> bool {
+    matches!(outcome, Err(RunError::LeaseHeld(_)))
 }
 
 fn lease_of(stage: &Stage, vmid: u32) -> Option<String> {
@@ -62,7 +62,7 @@ fn who_cannot_take_the_lease_takes_no_machine_down() {
         no_config_can_be_written(stage);
         let boots = |stage: &Stage| stage.world.datacenter().inspect().vms[&3000].clone();
         let before = boots(stage);
-        let Err(RunError::Failed { failed, done: 0, .. }) = stage.up(&larger()).await else {
+        let Err(RunError::StepsFailed { failed, done: 0, .. }) = stage.up(&larger()).await else {
             panic!("{}", stage.story());
         };
         assert!(
@@ -87,7 +87,7 @@ fn a_new_machine_is_made_although_no_lease_can_be_written() {
 }
 
 #[test]
-fn whoever_lost_the_lease_begins_nothing_new() {
+fn a_run_that_lost_the_lease_starts_no_new_step() {
     on_stage(48, WorldSpec::default(), async |stage| {
         settled(stage, stage.up(THREE_AND_TWO).await);
         let (colleague, file) = (stage.with_a_colleague(), larger());
@@ -95,7 +95,7 @@ fn whoever_lost_the_lease_begins_nothing_new() {
             tokio::time::sleep(Duration::from_secs(20)).await;
             let spec = colleague.spec(&file);
             let site = colleague.site(&spec);
-            let mut run = colleague.run(&spec, &site, mainstay_engine::Wanted::Cluster);
+            let mut run = colleague.run(&spec, &site, mainstay_engine::RunGoal::Up);
             run.despite_lease = true;
             mainstay_engine::converge(&run, &mut |request| request.approve()).await
         };

@@ -177,10 +177,13 @@ fn a_volume_that_was_ours_and_is_another_vms_now_is_not_freed() {
             ("scsi1".to_owned(), format!("{system},size=20G")),
         ];
         lab.create_vm(500, &vm.host, config.into());
-        stage.site(&stage.spec(FILE)).journal.write(&mainstay_engine::Entry::Made {
-            vmid: 3001,
-            volumes: vec![system.clone()],
-        });
+        stage
+            .site(&stage.spec(FILE))
+            .journal
+            .write(&mainstay_engine::JournalEntry::Made {
+                vmid: 3001,
+                volumes: vec![system.clone()],
+            });
         lab.forget_vm(3001);
         settled(stage, stage.down(FILE).await);
         assert!(exists(stage, &system), "{}", stage.story());

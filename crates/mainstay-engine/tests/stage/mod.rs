@@ -5,16 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mainstay_engine::{
-    Disk, Event, Events, Holder, Journal, MemoryDisk, Report, Run, RunError, SecretsFile, Site, StepEvent, Told, Wanted,
-    converge, derive, keys, look_and_plan, readers,
+    Clients, Event, EventRecord, EventSink, FileStore, Journal, LeaseHolder, MemoryFiles, Run, RunError, RunGoal, RunReport,
+    SecretsFile, StepEvent, converge, observe_and_plan, readers,
 };
 use mainstay_net::{Entropy, Env, SimulateError, Trust, Wall, simulate};
-use mainstay_plan::{Observed, Plan, Step, StepId};
+use mainstay_plan::{ClusterSecrets, DistroSecrets, Observed, Plan, Step, StepId};
 use mainstay_sim::{Mode, World, WorldSpec};
 use mainstay_spec::{DistroSpec, Environment, Spec};
 use pve_api::{Client, ClientOptions, Endpoint};
 use sops_file::Identity;
-use talos_api::factory::Factory;
 use talos_config::versions::Contract;
 use talos_config::{Secrets, ServiceAccountKey};
 use tokio::sync::Notify;
@@ -42,11 +41,11 @@ const SECRETS: &str = "cluster.secrets.yaml";
 pub struct Stage {
     pub world: Arc<World>,
     pub env: Env,
-    pub disk: Arc<MemoryDisk>,
+    pub disk: Arc<MemoryFiles>,
     /// Where the cluster's file and its secrets lie, for all who work on it.
-    pub folder: Arc<MemoryDisk>,
-    pub secrets: Secrets,
-    pub told: Arc<Mutex<Vec<Told>>>,
+    pub folder: Arc<MemoryFiles>,
+    pub secrets: ClusterSecrets,
+    pub told: Arc<Mutex<Vec<EventRecord>>>,
     /// Moves with every event.
     pub beat: Arc<Notify>,
     /// Who sits in front of it.
@@ -79,6 +78,7 @@ impl Stage {
         let mut rng = env.entropy.fork("secrets").rng();
         let key = ServiceAccountKey::ec_p256(&mut rng).expect("a key");
         let secrets = Secrets::generate(&mut rng, wall.now(), Contract::new(1, 13), key).expect("secrets");
+        let secrets = ClusterSecrets::talos(secrets);
         Self {
             world: Arc::new(world),
             env,
@@ -92,11 +92,23 @@ impl Stage {
         }
     }
 
-    /// Somebody else in front of the same world, with a cluster of the same name.
+    /// The same operator with a cluster of RKE2 or k3s.
+    pub fn with_rancher(&self, distro: rancher_config::Distro) -> Self {
+        let mut rng = self.env.entropy.fork("rancher secrets").rng();
+        let key = rancher_config::ServiceKey::ec(&mut rng).expect("a key");
+        let secrets = ClusterSecrets::generate_rancher(distro, &mut rng, self.env.wall.now(), key);
+        Self {
+            secrets: secrets.expect("secrets"),
+            ..self.with_other_secrets()
+        }
+    }
+
+    /// Another operator in front of the same world, with a cluster of the same name.
     pub fn with_other_secrets(&self) -> Self {
         let mut rng = self.env.entropy.fork("other secrets").rng();
         let key = ServiceAccountKey::ec_p256(&mut rng).expect("a key");
         let secrets = Secrets::generate(&mut rng, self.env.wall.now(), Contract::new(1, 13), key).expect("secrets");
+        let secrets = ClusterSecrets::talos(secrets);
         Self {
             world: self.world.clone(),
             env: self.env.clone(),
@@ -132,10 +144,9 @@ impl Stage {
         match mainstay_spec::load(text, "cluster.yaml", &environment, &|_| None) {
             Ok(checked) => {
                 let mut spec = checked.spec;
-                let DistroSpec::Talos(talos) = &mut spec.distro else {
-                    panic!("{text}")
-                };
-                talos.factory = self.world.factory_url().parse().expect("a URL");
+                if let DistroSpec::Talos(talos) = &mut spec.distro {
+                    talos.factory = self.world.factory_url().parse().expect("a URL");
+                }
                 spec
             }
             Err(faults) => panic!(
@@ -168,30 +179,57 @@ impl Stage {
         .expect("a client")
     }
 
-    fn events(&self) -> Events {
+    fn events(&self) -> EventSink {
         let (told, beat) = (self.told.clone(), self.beat.clone());
-        Events::new(move |event| {
+        EventSink::new(move |event| {
             told.lock().expect("writes").push(event);
             beat.notify_one();
         })
     }
 
-    pub fn site(&self, spec: &Spec) -> Site {
-        let talos = spec.distro.talos().expect("a Talos cluster");
-        let factory = Factory::new(&self.env, &talos.factory, &Trust::Plain).expect("a factory");
-        let disk: Arc<dyn Disk> = self.disk.clone();
-        let journal = Journal::open(disk, "state".as_ref(), derive::cluster_id(&self.secrets), Events::unheard());
-        let keys = keys(&self.env, &self.secrets).expect("keys");
-        Site::new(self.env.clone(), self.pve(), factory, Some(keys), journal, spec)
+    pub fn site(&self, spec: &Spec) -> Clients {
+        let disk: Arc<dyn FileStore> = self.disk.clone();
+        let journal = Journal::open(disk, "state".as_ref(), self.secrets.id(), EventSink::discard());
+        Clients::new(
+            self.env.clone(),
+            self.pve(),
+            spec,
+            Some(&self.secrets),
+            journal,
+            Some(self.world.web_ca()),
+        )
+        .expect("clients")
     }
 
-    pub fn run<'a>(&'a self, spec: &'a Spec, site: &'a Site, wanted: Wanted) -> Run<'a> {
+    /// The Talos API of a machine, for what people do with talosctl.
+    pub fn talos_node(&self, address: &str) -> talos_api::Node {
+        let mut rng = self.env.entropy.fork("talosctl").rng();
+        let DistroSecrets::Talos(secrets) = &self.secrets.distro else {
+            panic!("a Talos cluster")
+        };
+        let roles = [talos_config::TalosRole::Admin].into();
+        let lifetime = talos_config::access::DEFAULT_LIFETIME;
+        let minted = talos_config::access::talos_identity(secrets, &roles, lifetime, self.env.wall.now(), &mut rng);
+        let minted = minted.expect("a certificate");
+        let identity = mainstay_net::Identity {
+            cert_pem: minted.certificate,
+            key_pem: mainstay_net::Secret::new(minted.pkcs8_key.to_string()),
+        };
+        let access = talos_api::Access::new(&self.env, secrets.os_ca().to_owned(), identity);
+        let target = mainstay_net::Target {
+            host: address.to_owned(),
+            port: 50000,
+        };
+        access.node(&target).expect("a client")
+    }
+
+    pub fn run<'a>(&'a self, spec: &'a Spec, clients: &'a Clients, goal: RunGoal) -> Run<'a> {
         Run {
             spec,
-            site,
+            clients,
             secrets: Some(&self.secrets),
-            wanted,
-            holder: Holder::new(self.who, "desk"),
+            goal,
+            holder: LeaseHolder::new(self.who, "desk"),
             despite_lease: false,
             with_disks: self.with_disks.clone(),
             events: self.events(),
@@ -199,7 +237,7 @@ impl Stage {
         }
     }
 
-    pub async fn converge(&self, file: &str, wanted: Wanted) -> Result<Report, RunError> {
+    pub async fn converge(&self, file: &str, wanted: RunGoal) -> Result<RunReport, RunError> {
         let spec = self.spec(file);
         let site = self.site(&spec);
         let run = self.run(&spec, &site, wanted);
@@ -233,31 +271,31 @@ impl Stage {
         self.folder.set_full(full);
     }
 
-    pub async fn up(&self, file: &str) -> Result<Report, RunError> {
-        self.converge(file, Wanted::Cluster).await
+    pub async fn up(&self, file: &str) -> Result<RunReport, RunError> {
+        self.converge(file, RunGoal::Up).await
     }
 
-    pub async fn down(&self, file: &str) -> Result<Report, RunError> {
-        self.converge(file, Wanted::Nothing { images: Vec::new() }).await
+    pub async fn down(&self, file: &str) -> Result<RunReport, RunError> {
+        self.converge(file, RunGoal::Down { images: Vec::new() }).await
     }
 
     pub async fn plan(&self, file: &str) -> Plan {
         let spec = self.spec(file);
         let site = self.site(&spec);
-        look_and_plan(&self.run(&spec, &site, Wanted::Cluster))
+        observe_and_plan(&self.run(&spec, &site, RunGoal::Up))
             .await
             .expect("a plan")
-            .0
+            .plan
     }
 
     /// What is seen now.
     pub async fn observed(&self, file: &str) -> Observed {
         let spec = self.spec(file);
         let site = self.site(&spec);
-        look_and_plan(&self.run(&spec, &site, Wanted::Cluster))
+        observe_and_plan(&self.run(&spec, &site, RunGoal::Up))
             .await
             .expect("a plan")
-            .2
+            .observed
     }
 
     /// Waits for the end of a step.
@@ -289,7 +327,7 @@ impl Stage {
             limit: Duration::ZERO,
         };
         let id = StepId(0);
-        self.events().tell(Event::Step { id, now: wait });
+        self.events().emit(Event::Step { id, now: wait });
     }
 
     /// Every event so far, one a line, without its texts for people: what a change of words does not change.
@@ -357,7 +395,7 @@ impl Stage {
 }
 
 /// The good end, or the whole story.
-pub fn settled(stage: &Stage, outcome: Result<Report, RunError>) -> Report {
+pub fn settled(stage: &Stage, outcome: Result<RunReport, RunError>) -> RunReport {
     match outcome {
         Ok(report) => report,
         Err(error) => panic!("{error:#?}\n{}", stage.story()),

@@ -17,7 +17,7 @@ use axum::routing::{any, get};
 use axum::{Json, Router};
 use mainstay_kube::{Class, Cluster, Cordon, Error, Metadata, Node, NodeTaint, Uncordon, Unfit};
 use mainstay_net::{
-    Entropy, Env, Identity, Network, Secret, ServeOptions, SimNet, Target, Trust, Wall, serve, server_config, simulate,
+    Binder, Entropy, Env, Identity, Secret, ServeOptions, SimNet, Target, Trust, Wall, serve, server_config, simulate,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use rustls::RootCertStore;
@@ -38,7 +38,7 @@ struct World {
     csrs: Vec<Value>,
     /// What every call is answered with instead.
     failing: Option<(u16, &'static str)>,
-    /// How many changes of taints meet somebody else's.
+    /// How many changes of taints conflict with a concurrent change.
     conflicts: usize,
     heard: Vec<(String, Value)>,
 }

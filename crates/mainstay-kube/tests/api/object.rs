@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use helm_charts::Release;
 use mainstay_kube::{Class, Deletion, Error, FieldConflict, ListScope, ObjectRef, OnConflict, Propagation, newest_revisions};
 use serde_json::{Value, json};
 
@@ -209,7 +210,7 @@ fn releases_are_read_as_helm_wrote_them() {
         );
         assert!(!format!("{all:?}").contains("CANARY"));
         assert_eq!(
-            all[0].decode().unwrap()["info"]["description"],
+            Release::decode(all[0].payload().expose()).unwrap().description,
             "mainstay abc",
             "without gzip"
         );
@@ -218,7 +219,10 @@ fn releases_are_read_as_helm_wrote_them() {
             (newest.len(), newest[0].revision, newest[0].status.as_str()),
             (1, 10, "deployed")
         );
-        assert_eq!(newest[0].decode().unwrap()["config"]["password"], "CANARY");
+        assert_eq!(
+            Release::decode(newest[0].payload().expose()).unwrap().config["password"],
+            "CANARY"
+        );
         let query = calls.all().pop().unwrap().query;
         assert!(
             query.contains("labelSelector=owner%3Dhelm") && query.contains("fieldSelector=type%3Dhelm.sh"),

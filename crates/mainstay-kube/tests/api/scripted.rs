@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use mainstay_kube::Cluster;
-use mainstay_net::{Entropy, Env, Network, ServeOptions, SimNet, Target, Trust, Wall, serve, simulate};
+use mainstay_net::{Binder, Entropy, Env, ServeOptions, SimNet, Target, Trust, Wall, serve, simulate};
 use serde_json::{Value, json};
 
 const AT: &str = "10.0.0.12:6443";

@@ -14,12 +14,12 @@ use crate::error::DialError;
 
 /// Method and address of a request, without its query: that may carry what must not be printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestInfo {
     pub method: Method,
     pub url: String,
 }
 
-impl Asked {
+impl RequestInfo {
     pub(super) fn of<B>(request: &Request<B>) -> Self {
         let uri = request.uri();
         let scheme = uri.scheme_str().unwrap_or("http");
@@ -32,7 +32,7 @@ impl Asked {
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for RequestInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.method, self.url)
     }
@@ -43,33 +43,37 @@ impl fmt::Display for Asked {
 pub enum HttpError {
     #[error("{asked} was not sent")]
     NotSent {
-        asked: Asked,
+        asked: RequestInfo,
         #[source]
         cause: Unsent,
     },
     #[error("{asked} got no answer: the connection broke, the request may have been carried out")]
     Lost {
-        asked: Asked,
+        asked: RequestInfo,
         #[source]
         cause: legacy::Error,
     },
     #[error("{asked} got no answer within {deadline:?}: it may have been carried out")]
-    NoAnswer { asked: Asked, deadline: Duration },
+    NoAnswer { asked: RequestInfo, deadline: Duration },
     #[error("{asked} was answered {status}, but the answer broke off")]
     Cut {
-        asked: Asked,
+        asked: RequestInfo,
         status: StatusCode,
         #[source]
         cause: hyper::Error,
     },
     #[error("{asked} was answered {status}, but the answer was not complete within {deadline:?}")]
     Slow {
-        asked: Asked,
+        asked: RequestInfo,
         status: StatusCode,
         deadline: Duration,
     },
     #[error("{asked} was answered {status} with more than {limit} bytes")]
-    TooLong { asked: Asked, status: StatusCode, limit: usize },
+    TooLong {
+        asked: RequestInfo,
+        status: StatusCode,
+        limit: usize,
+    },
 }
 
 /// Why a request was not sent.
@@ -88,7 +92,7 @@ pub enum Unsent {
 
 /// What is known about the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// Certainly not carried out: sending it again is safe.
     NotSent,
     /// Perhaps carried out: look before sending it again.
@@ -98,7 +102,7 @@ pub enum Outcome {
 }
 
 impl HttpError {
-    pub(super) fn of_failure(asked: &Asked, cause: legacy::Error, untouched: bool) -> Self {
+    pub(super) fn of_failure(asked: &RequestInfo, cause: legacy::Error, untouched: bool) -> Self {
         let asked = asked.clone();
         if let Some(dial) = DialError::find(&cause) {
             return Self::NotSent {
@@ -122,15 +126,17 @@ impl HttpError {
         }
     }
 
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> RequestOutcome {
         match self {
-            Self::NotSent { .. } => Outcome::NotSent,
-            Self::Lost { .. } | Self::NoAnswer { .. } => Outcome::Unknown,
-            Self::Cut { status, .. } | Self::Slow { status, .. } | Self::TooLong { status, .. } => Outcome::Answered(*status),
+            Self::NotSent { .. } => RequestOutcome::NotSent,
+            Self::Lost { .. } | Self::NoAnswer { .. } => RequestOutcome::Unknown,
+            Self::Cut { status, .. } | Self::Slow { status, .. } | Self::TooLong { status, .. } => {
+                RequestOutcome::Answered(*status)
+            }
         }
     }
 
-    pub fn asked(&self) -> &Asked {
+    pub fn asked(&self) -> &RequestInfo {
         match self {
             Self::NotSent { asked, .. }
             | Self::Lost { asked, .. }

@@ -79,18 +79,18 @@ impl Default for SshLimits {
 /// The SSH connection to one guest. Clones share it. It is opened by the first use and opened again when it was lost.
 #[derive(Clone)]
 pub struct SshClient {
-    shared: Arc<Shared>,
+    shared: Arc<SshShared>,
 }
 
-struct Shared {
+struct SshShared {
     dialer: Arc<dyn Dialer>,
     endpoint: SshEndpoint,
     limits: SshLimits,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     sessions: Semaphore,
 }
 
-struct State {
+struct ConnectionState {
     connection: Option<Arc<Connection>>,
     /// The key that every connection must show; learned from the first one if none is pinned.
     expected: Option<SshHostKey>,
@@ -111,14 +111,14 @@ impl SshClient {
             HostKeyPolicy::Pinned(key) => Some(key.clone()),
             HostKeyPolicy::LearnFirst => None,
         };
-        let state = State {
+        let state = ConnectionState {
             connection: None,
             expected,
             failures: 0,
             not_before: None,
         };
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SshShared {
                 sessions: Semaphore::new(limits.sessions),
                 state: Mutex::new(state),
                 dialer,
@@ -181,7 +181,7 @@ impl std::fmt::Debug for SshClient {
     }
 }
 
-impl Shared {
+impl SshShared {
     fn at(&self) -> Target {
         self.endpoint.address.clone()
     }
@@ -227,7 +227,7 @@ impl Shared {
         let key = decode_secret_key(self.endpoint.key.expose(), None).map_err(|cause| SshError::KeyUnusable(Arc::new(cause)))?;
         let dialled = dial_within(&*self.dialer, &self.endpoint.address, self.limits.connect).await;
         let (stream, preamble) = BannerProbe::new(dialled.map_err(SshError::Unreachable)?);
-        let seen = Arc::new(SyncMutex::new(Seen::default()));
+        let seen = Arc::new(SyncMutex::new(ServerGreeting::default()));
         let check = HostKeyCheck {
             expected: expected.clone(),
             seen: Arc::clone(&seen),
@@ -425,9 +425,9 @@ impl Shared {
                 }
             };
             match collected.take(message) {
-                Step::More => {}
-                Step::Refused => return Err(self.not_started(command, "the server refused it".into())),
-                Step::Ended => break,
+                ChannelStatus::More => {}
+                ChannelStatus::Refused => return Err(self.not_started(command, "the server refused it".into())),
+                ChannelStatus::Ended => break,
             }
             if collected.longest() > command.output_max {
                 return Err(SshError::OutputTooLarge {
@@ -467,29 +467,29 @@ struct Collected {
     is_complete: bool,
 }
 
-enum Step {
+enum ChannelStatus {
     More,
     Refused,
     Ended,
 }
 
 impl Collected {
-    fn take(&mut self, message: Option<ChannelMsg>) -> Step {
+    fn take(&mut self, message: Option<ChannelMsg>) -> ChannelStatus {
         match message {
             Some(ChannelMsg::Data { data }) => self.stdout.extend_from_slice(&data),
             Some(ChannelMsg::ExtendedData { data, ext: 1 }) => self.stderr.extend_from_slice(&data),
             Some(ChannelMsg::ExitStatus { exit_status }) => self.exit = Some(SshExit::Code(exit_status)),
             Some(ChannelMsg::ExitSignal { signal_name, .. }) => self.exit = Some(SshExit::Signal(format!("{signal_name:?}"))),
-            Some(ChannelMsg::Failure) => return Step::Refused,
+            Some(ChannelMsg::Failure) => return ChannelStatus::Refused,
             Some(ChannelMsg::Eof) => self.is_complete = true,
             Some(ChannelMsg::Close) => {
                 self.is_complete = true;
-                return Step::Ended;
+                return ChannelStatus::Ended;
             }
             Some(_) => {}
-            None => return Step::Ended,
+            None => return ChannelStatus::Ended,
         }
-        Step::More
+        ChannelStatus::More
     }
 
     fn longest(&self) -> usize {
@@ -509,19 +509,19 @@ impl Collected {
 
 /// What the server showed while the connection was made.
 #[derive(Default)]
-struct Seen {
+struct ServerGreeting {
     host_key: Option<SshHostKey>,
     login_text: String,
 }
 
-fn lock(seen: &SyncMutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
+fn lock(seen: &SyncMutex<ServerGreeting>) -> std::sync::MutexGuard<'_, ServerGreeting> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Compares the host key before anything is authenticated.
 struct HostKeyCheck {
     expected: Option<SshHostKey>,
-    seen: Arc<SyncMutex<Seen>>,
+    seen: Arc<SyncMutex<ServerGreeting>>,
 }
 
 #[derive(Debug)]

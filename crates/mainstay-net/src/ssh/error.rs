@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::command::SshExit;
 use super::host_key::SshHostKey;
-use crate::error::{DialError, Fault};
+use crate::error::{DialError, DialFault};
 use crate::target::Target;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -112,8 +112,8 @@ impl SshError {
         match self {
             Self::Unreachable(error) => match error.fault() {
                 _ if error.is_of_the_jump_host() => Class::JumpHost,
-                Fault::Refused => Class::Refused,
-                Fault::TimedOut { .. } => Class::TimedOut,
+                DialFault::Refused => Class::Refused,
+                DialFault::TimedOut { .. } => Class::TimedOut,
                 _ => Class::Unreachable,
             },
             Self::DroppedBeforeBanner { .. } => Class::Penalty,

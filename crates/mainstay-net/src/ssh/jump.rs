@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 
 use super::known_hosts::{HostKey, KnownHosts, fingerprint};
 use crate::dial::{BoxIo, Dial, Dialer};
-use crate::error::{DialError, Fault, Operation};
+use crate::error::{DialError, DialFault, Operation};
 use crate::secret::Secret;
 use crate::target::Target;
 
@@ -123,7 +123,7 @@ impl JumpDialer {
         }
         *slot = None;
         let opening = tokio::time::timeout(self.timeout, self.log_in());
-        let timed_out = |_| self.failed(Operation::SshHandshake, Fault::TimedOut { after: self.timeout });
+        let timed_out = |_| self.failed(Operation::SshHandshake, DialFault::TimedOut { after: self.timeout });
         let session = Arc::new(opening.await.map_err(timed_out)??);
         *slot = Some(Arc::clone(&session));
         Ok(session)
@@ -176,7 +176,7 @@ impl JumpDialer {
         }
     }
 
-    fn failed(&self, operation: Operation, fault: Fault) -> DialError {
+    fn failed(&self, operation: Operation, fault: DialFault) -> DialError {
         DialError::new(self.address.target.clone(), operation, fault)
     }
 
@@ -197,8 +197,8 @@ impl JumpDialer {
 
     fn not_forwarded(&self, to: &Target, failure: russh::Error) -> DialError {
         let fault = match failure {
-            russh::Error::ChannelOpenFailure(ChannelOpenFailure::ConnectFailed) => Fault::Refused,
-            russh::Error::ChannelOpenFailure(ChannelOpenFailure::AdministrativelyProhibited) => Fault::ForwardingProhibited,
+            russh::Error::ChannelOpenFailure(ChannelOpenFailure::ConnectFailed) => DialFault::Refused,
+            russh::Error::ChannelOpenFailure(ChannelOpenFailure::AdministrativelyProhibited) => DialFault::ForwardingProhibited,
             other => ssh_fault(other),
         };
         DialError::new(
@@ -224,17 +224,17 @@ async fn open_channel(session: &Handle<Checker>, to: &Target) -> Result<BoxIo, r
     Ok(Box::new(channel.into_stream()))
 }
 
-fn ssh_fault(failure: russh::Error) -> Fault {
+fn ssh_fault(failure: russh::Error) -> DialFault {
     match failure {
-        russh::Error::IO(cause) => Fault::from_io(cause),
+        russh::Error::IO(cause) => DialFault::from_io(cause),
         russh::Error::HUP
         | russh::Error::Disconnect
         | russh::Error::SendError
         | russh::Error::RecvError
         | russh::Error::ConnectionTimeout
         | russh::Error::KeepaliveTimeout
-        | russh::Error::InactivityTimeout => Fault::Closed,
-        other => Fault::Ssh(Arc::new(other)),
+        | russh::Error::InactivityTimeout => DialFault::Closed,
+        other => DialFault::Ssh(Arc::new(other)),
     }
 }
 
@@ -259,12 +259,12 @@ pub(super) struct Checker {
 
 #[derive(Debug)]
 pub(super) enum SshFailure {
-    HostKey(Fault),
+    HostKey(DialFault),
     Ssh(russh::Error),
 }
 
 impl SshFailure {
-    fn fault(self) -> Fault {
+    fn fault(self) -> DialFault {
         match self {
             Self::HostKey(fault) => fault,
             Self::Ssh(failure) => ssh_fault(failure),
@@ -287,8 +287,8 @@ impl client::Handler for Checker {
         let fingerprint = fingerprint(&key);
         match self.known_hosts.check(&self.host, &key) {
             HostKey::Known => Ok(true),
-            HostKey::Unknown => Err(SshFailure::HostKey(Fault::HostKeyUnknown { fingerprint, line })),
-            HostKey::Changed { line: recorded_at_line } => Err(SshFailure::HostKey(Fault::HostKeyChanged {
+            HostKey::Unknown => Err(SshFailure::HostKey(DialFault::HostKeyUnknown { fingerprint, line })),
+            HostKey::Changed { line: recorded_at_line } => Err(SshFailure::HostKey(DialFault::HostKeyChanged {
                 fingerprint,
                 recorded_at_line,
                 line,
@@ -305,7 +305,7 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    async fn run(mut self, logins: &[Login]) -> Result<(), Fault> {
+    async fn run(mut self, logins: &[Login]) -> Result<(), DialFault> {
         let mut unusable = None;
         for login in logins {
             let outcome = match login {
@@ -324,19 +324,19 @@ impl Attempt<'_> {
         Err(self.verdict(unusable))
     }
 
-    fn verdict(self, unusable: Option<Fault>) -> Fault {
+    fn verdict(self, unusable: Option<DialFault>) -> DialFault {
         match unusable {
             // A server that has heard enough wrong keys hangs up.
-            _ if !self.refused.is_empty() => Fault::LoginRefused { tried: self.refused },
+            _ if !self.refused.is_empty() => DialFault::LoginRefused { tried: self.refused },
             Some(fault) => fault,
-            None if self.session.is_closed() => Fault::Closed,
-            None => Fault::LoginRefused { tried: Vec::new() },
+            None if self.session.is_closed() => DialFault::Closed,
+            None => DialFault::LoginRefused { tried: Vec::new() },
         }
     }
 
-    async fn with_key(&mut self, text: &Secret<String>, passphrase: Option<&Secret<String>>) -> Result<bool, Fault> {
+    async fn with_key(&mut self, text: &Secret<String>, passphrase: Option<&Secret<String>>) -> Result<bool, DialFault> {
         let passphrase = passphrase.map(|secret| secret.expose().as_str());
-        let key = decode_secret_key(text.expose(), passphrase).map_err(|cause| Fault::KeyUnusable(Arc::new(cause)))?;
+        let key = decode_secret_key(text.expose(), passphrase).map_err(|cause| DialFault::KeyUnusable(Arc::new(cause)))?;
         let public = key.public_key().clone();
         let hash = signature_hash(self.session, &public).await.map_err(ssh_fault)?;
         let key = PrivateKeyWithHashAlg::new(Arc::new(key), hash);
@@ -344,8 +344,8 @@ impl Attempt<'_> {
         Ok(self.judge(&public, &outcome))
     }
 
-    async fn with_agent(&mut self, socket: &PathBuf) -> Result<bool, Fault> {
-        let failed = |cause: russh::keys::Error| Fault::AgentUnusable(Arc::new(cause));
+    async fn with_agent(&mut self, socket: &PathBuf) -> Result<bool, DialFault> {
+        let failed = |cause: russh::keys::Error| DialFault::AgentUnusable(Arc::new(cause));
         let mut agent = AgentClient::connect_uds(socket).await.map_err(failed)?;
         for identity in agent.request_identities().await.map_err(failed)? {
             // Certificates in an agent come with their plain key, which is tried too.
@@ -356,7 +356,7 @@ impl Attempt<'_> {
             let signing = self
                 .session
                 .authenticate_publickey_with(self.user, key.clone(), hash, &mut agent);
-            let outcome = signing.await.map_err(|cause| Fault::AgentUnusable(Arc::new(cause)))?;
+            let outcome = signing.await.map_err(|cause| DialFault::AgentUnusable(Arc::new(cause)))?;
             if self.judge(&key, &outcome) {
                 return Ok(true);
             }
@@ -368,7 +368,7 @@ impl Attempt<'_> {
     }
 
     fn judge(&mut self, key: &PublicKey, outcome: &AuthResult) -> bool {
-        // Without a list of methods nobody answered: the connection broke.
+        // Without a list of methods the server sent no answer: the connection broke.
         if let AuthResult::Failure { remaining_methods, .. } = outcome
             && !remaining_methods.is_empty()
         {

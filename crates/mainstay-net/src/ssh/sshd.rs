@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 use super::known_hosts::KnownHosts;
 use crate::dial::{BoxIo, Dialer, dial_within};
 use crate::env::Entropy;
-use crate::error::Fault;
-use crate::network::Listener;
+use crate::error::DialFault;
+use crate::listen::Listener;
 use crate::secret::Secret;
 use crate::target::Target;
 
@@ -198,7 +198,7 @@ async fn forward(sshd: Arc<Sshd>, to: Target, channel: Channel<Msg>, reply: Chan
         }
         Err(failure) => {
             tracing::debug!(%failure, "forwarding failed");
-            let prohibited = matches!(failure.fault(), Fault::ForwardingProhibited);
+            let prohibited = matches!(failure.fault(), DialFault::ForwardingProhibited);
             let reason = if prohibited {
                 ChannelOpenFailure::AdministrativelyProhibited
             } else {

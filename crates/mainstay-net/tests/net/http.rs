@@ -9,8 +9,8 @@ use axum::body::Bytes;
 use axum::routing::{get, post};
 use futures::stream;
 use http::Request;
-use mainstay_net::http::{Answer, Body, HttpClient, HttpError, HttpOptions, Outcome, Unsent};
-use mainstay_net::{Dialer, Fault, HangUp, NetFaults, Network, ServeOptions, SimNet, Trust, simulate};
+use mainstay_net::http::{Body, HttpClient, HttpError, HttpOptions, HttpResponse, RequestOutcome, Unsent};
+use mainstay_net::{Binder, DialFault, Dialer, HangUp, NetFaults, ServeOptions, SimNet, Trust, simulate};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::world::{HOUR, SECOND, client, connector, get_url, http1_client, ip, start, start_app, text};
@@ -26,7 +26,7 @@ fn in_world<T: Send>(test: impl AsyncFnOnce(SimNet, HttpClient) -> T + Send) -> 
     run.unwrap()
 }
 
-async fn post_body(client: &HttpClient, body: Body) -> Result<Answer, HttpError> {
+async fn post_body(client: &HttpClient, body: Body) -> Result<HttpResponse, HttpError> {
     client
         .send(Request::post("http://10.0.0.1/len").body(body).unwrap(), SECOND * 10)
         .await
@@ -49,7 +49,7 @@ fn bodies_carry_their_exact_length_and_are_never_chunked() {
         );
         for wrong in [Body::stream(4999, chunks(5)), Body::stream(5001, chunks(5))] {
             let error = post_body(&client, wrong).await.unwrap_err();
-            assert!(!matches!(error.outcome(), Outcome::Answered(_)), "{error:?}");
+            assert!(!matches!(error.outcome(), RequestOutcome::Answered(_)), "{error:?}");
             assert!(format!("{error:?}").contains("the body"), "{error:?}");
         }
     });
@@ -84,7 +84,7 @@ fn an_answer_longer_than_the_limit_is_refused() {
         get_url(&client, URL).await.unwrap_err()
     });
     assert!(matches!(error, HttpError::TooLong { limit: 1999, .. }), "{error:?}");
-    assert!(matches!(error.outcome(), Outcome::Answered(status) if status == 200));
+    assert!(matches!(error.outcome(), RequestOutcome::Answered(status) if status == 200));
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn a_refused_connection_is_certainly_not_sent() {
         net.attach(ip("10.0.0.1"));
         post_body(&client, Body::from("x")).await.unwrap_err()
     });
-    assert_eq!(error.outcome(), Outcome::NotSent);
-    assert!(matches!(error.dial().unwrap().fault(), Fault::Refused));
+    assert_eq!(error.outcome(), RequestOutcome::NotSent);
+    assert!(matches!(error.dial().unwrap().fault(), DialFault::Refused));
     assert_eq!(error.to_string(), "POST http://10.0.0.1:80/len was not sent");
     assert!(error.remedy().is_some());
 }
@@ -154,7 +154,7 @@ fn a_deadline_after_the_request_left_is_unknown() {
         (error, begun.elapsed(), seen.load(Ordering::Relaxed))
     });
     assert!(matches!(error, HttpError::NoAnswer { .. }), "{error:?}");
-    assert_eq!((error.outcome(), took, seen), (Outcome::Unknown, SECOND * 10, 1));
+    assert_eq!((error.outcome(), took, seen), (RequestOutcome::Unknown, SECOND * 10, 1));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_reset_after_the_request_left_is_unknown() {
         post_body(&client, Body::from("x")).await.unwrap_err()
     });
     assert!(matches!(error, HttpError::Lost { .. }), "{error:?}");
-    assert_eq!(error.outcome(), Outcome::Unknown);
+    assert_eq!(error.outcome(), RequestOutcome::Unknown);
 }
 
 /// The server takes the request on a kept-alive connection and hangs up without an answer.
@@ -200,7 +200,7 @@ fn a_reused_connection_that_took_the_request_is_unknown_and_not_repeated() {
         let error = post_body(&client, Body::from("x")).await.unwrap_err();
         (error, server.await.unwrap())
     });
-    assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
+    assert_eq!(error.outcome(), RequestOutcome::Unknown, "{error:?}");
     assert!(requests.0.starts_with("POST /len"));
     assert!(!requests.1, "the request was sent twice");
 }
@@ -223,7 +223,7 @@ fn a_closed_idle_connection_costs_no_request() {
             // Either it worked, or it is honest about what it knows.
             second.map(|_| ()).map_err(|error| error.outcome())
         });
-        assert!(matches!(counts, Ok(()) | Err(Outcome::Unknown)), "{wait}: {counts:?}");
+        assert!(matches!(counts, Ok(()) | Err(RequestOutcome::Unknown)), "{wait}: {counts:?}");
         if wait == 0 || wait == 10 {
             assert_eq!(counts, Ok(()), "{wait}");
         }
@@ -306,7 +306,7 @@ fn an_answer_that_breaks_off_keeps_its_status() {
         get_url(&client, URL).await.unwrap_err()
     });
     assert!(matches!(error, HttpError::Cut { .. }), "{error:?}");
-    assert!(matches!(error.outcome(), Outcome::Answered(status) if status == 500));
+    assert!(matches!(error.outcome(), RequestOutcome::Answered(status) if status == 500));
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn a_url_without_a_host_is_an_error_and_no_panic() {
             .send(Request::get("/relative").body(Body::empty()).unwrap(), SECOND)
             .await
             .unwrap_err();
-        assert_eq!(error.outcome(), Outcome::NotSent, "{error:?}");
+        assert_eq!(error.outcome(), RequestOutcome::NotSent, "{error:?}");
     });
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mainstay_net::sshd::{Sshd, User, ed25519_key, key_file, known_hosts_line};
 use mainstay_net::{
-    DialError, Dialer, Entropy, Fault, JumpAddress, JumpDialer, KnownHosts, Login, Loopback, Network, Operation, Secret,
+    Binder, DialError, DialFault, Dialer, Entropy, JumpAddress, JumpDialer, KnownHosts, Login, Loopback, Operation, Secret,
     ServeOptions, SimNet, Target, Tcp, dial_within, simulate,
 };
 use russh::keys::{PrivateKey, PublicKey};
@@ -53,7 +53,7 @@ impl Site {
     }
 }
 
-async fn run(network: &dyn Network, sshd: &Sshd) -> JoinHandle<std::io::Error> {
+async fn run(network: &dyn Binder, sshd: &Sshd) -> JoinHandle<std::io::Error> {
     let listener = network.bind("10.0.0.5:22".parse().unwrap()).await.unwrap();
     tokio::spawn(sshd.clone().serve(listener))
 }
@@ -119,7 +119,7 @@ fn only_the_jump_host_reaches_the_network_behind_it() {
         let site = Site::start(&entropy).await;
         let at = start(&site.net, "10.10.0.11:80", ServeOptions::plain()).await;
         let direct = dial_within(&site.net, &at.into(), SECOND * 3).await.err().unwrap();
-        assert!(matches!(direct.fault(), Fault::TimedOut { .. }), "{direct:?}");
+        assert!(matches!(direct.fault(), DialFault::TimedOut { .. }), "{direct:?}");
         let through: Arc<dyn Dialer> = Arc::new(site.jump());
         let answer = get_url(&client(&through, &mainstay_net::Trust::Plain), "http://10.10.0.11/")
             .await
@@ -136,7 +136,7 @@ fn a_closed_port_behind_the_jump_host_is_refused() {
         refusal(&site.jump(), "10.10.0.11:50000").await
     });
     let error = run.unwrap();
-    assert!(matches!(error.fault(), Fault::Refused));
+    assert!(matches!(error.fault(), DialFault::Refused));
     assert_eq!(
         error.to_string(),
         "connect to 10.10.0.11:50000 through jump host 10.0.0.5:22: connection refused"
@@ -154,7 +154,7 @@ fn a_refused_jump_host_is_named() {
         refusal(&site.jump(), "10.10.0.11:50000").await
     });
     let error = run.unwrap();
-    assert!(matches!(error.fault(), Fault::Refused));
+    assert!(matches!(error.fault(), DialFault::Refused));
     assert_eq!(error.to_string(), "connect to jump host 10.0.0.5:22: connection refused");
 }
 
@@ -181,7 +181,7 @@ fn an_unknown_host_key_says_which_line_to_add() {
         let site = Site::start(&entropy).await;
         let unknown = site.jump_with("# nothing yet\n", vec![login(&site.user_key)]);
         let error = refusal(&unknown, "10.10.0.11:50000").await;
-        let Fault::HostKeyUnknown { line, fingerprint } = error.fault() else {
+        let DialFault::HostKeyUnknown { line, fingerprint } = error.fault() else {
             panic!("{error:?}")
         };
         assert!(fingerprint.starts_with("SHA256:"), "{fingerprint}");
@@ -203,7 +203,7 @@ fn a_changed_host_key_names_the_recorded_line() {
     });
     let error = run.unwrap();
     assert!(
-        matches!(error.fault(), Fault::HostKeyChanged { recorded_at_line: 2, .. }),
+        matches!(error.fault(), DialFault::HostKeyChanged { recorded_at_line: 2, .. }),
         "{error:?}"
     );
     assert!(error.remedy().unwrap().contains("line 2"));
@@ -222,7 +222,7 @@ fn a_refused_key_names_what_was_tried() {
         )
     });
     let (error, offered) = run.unwrap();
-    let Fault::LoginRefused { tried } = error.fault() else {
+    let DialFault::LoginRefused { tried } = error.fault() else {
         panic!("{error:?}")
     };
     assert_eq!(*tried, [offered]);
@@ -258,7 +258,7 @@ fn prohibited_forwarding_is_its_own_error() {
         refusal(&site.jump(), "10.10.0.11:50000").await
     });
     let error = run.unwrap();
-    assert!(matches!(error.fault(), Fault::ForwardingProhibited), "{error:?}");
+    assert!(matches!(error.fault(), DialFault::ForwardingProhibited), "{error:?}");
     assert!(error.remedy().unwrap().contains("AllowTcpForwarding"));
 }
 
@@ -364,7 +364,7 @@ fn an_encrypted_key_needs_its_passphrase_and_an_rsa_key_works() {
         assert!(check(rsa).await.is_ok());
         for unusable in [encrypted(None), encrypted(Some("wrong")), garbage] {
             let error = check(unusable).await.unwrap_err();
-            assert!(matches!(error.fault(), Fault::KeyUnusable(_)), "{error:?}");
+            assert!(matches!(error.fault(), DialFault::KeyUnusable(_)), "{error:?}");
             assert!(!format!("{error:?}").contains("b3BlbnNz"), "the key's text is not shown");
         }
     });
@@ -386,7 +386,7 @@ async fn a_missing_agent_is_its_own_error() {
         .check()
         .await
         .unwrap_err();
-    assert!(matches!(error.fault(), Fault::AgentUnusable(_)), "{error:?}");
+    assert!(matches!(error.fault(), DialFault::AgentUnusable(_)), "{error:?}");
     assert!(error.remedy().unwrap().contains("ssh-add"));
     task.abort();
 }
@@ -512,11 +512,11 @@ async fn openssh_refuses_a_closed_port_and_an_unknown_key() {
     let Some(sshd) = openssh::start().await else { return };
     let closed = Loopback.bind("127.0.0.1:0".parse().unwrap()).await.unwrap().address();
     let error = refusal(&sshd.jump(), &closed.to_string()).await;
-    assert!(matches!(error.fault(), Fault::Refused), "{error:?}");
+    assert!(matches!(error.fault(), DialFault::Refused), "{error:?}");
     let stranger = ed25519_key(&Entropy::from_seed(99));
     let error = refusal(&sshd.jump_with(vec![login(&stranger)]), &closed.to_string()).await;
     assert!(
-        matches!(error.fault(), Fault::LoginRefused { tried } if tried.len() == 1),
+        matches!(error.fault(), DialFault::LoginRefused { tried } if tried.len() == 1),
         "{error:?}"
     );
 }
@@ -527,7 +527,7 @@ async fn openssh_that_forbids_forwarding_says_so() {
         return;
     };
     let error = refusal(&sshd.jump(), "127.0.0.1:1").await;
-    assert!(matches!(error.fault(), Fault::ForwardingProhibited), "{error:?}");
+    assert!(matches!(error.fault(), DialFault::ForwardingProhibited), "{error:?}");
 }
 
 /// An agent holds the key: the stranger's key first, so that both a refused and an accepted signature are seen.

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use mainstay_net::{Binder, DialFault};
 use mainstay_net::{
     Dialer, HttpVersions, ServeOptions, ServerTls, SimNet, Target, Trust, dial_within, serve, set_reason, simulate,
 };
-use mainstay_net::{Fault, Network};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::world::{HOUR, Pki, SECOND, app, client, connector, get_url, http1_client, start, start_app, text};
@@ -131,7 +131,7 @@ fn the_certificate_can_change_between_connections() {
     });
     let (first, second) = run.unwrap();
     first.unwrap();
-    assert!(matches!(second.unwrap_err().fault(), Fault::WrongName { .. }));
+    assert!(matches!(second.unwrap_err().fault(), DialFault::WrongName { .. }));
 }
 
 #[test]

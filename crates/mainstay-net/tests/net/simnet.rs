@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mainstay_net::{
-    BoxIo, DialError, Dialer, Entropy, Fault, Listener, NetFaults, Network, SimNet, Target, dial_within, simulate,
+    Binder, BoxIo, DialError, DialFault, Dialer, Entropy, Listener, NetFaults, SimNet, Target, dial_within, simulate,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout};
@@ -88,14 +88,14 @@ fn latency_delays_the_handshake_and_every_message() {
 fn a_closed_port_is_refused_and_an_absent_machine_unreachable() {
     in_world(1, async |net: SimNet| {
         let refused = net.dial(&Target::new("10.0.0.1", 8)).await.err().unwrap();
-        assert!(matches!(refused.fault(), Fault::Refused), "{refused:?}");
+        assert!(matches!(refused.fault(), DialFault::Refused), "{refused:?}");
         let begun = Instant::now();
         let absent = net.dial(&Target::new("10.0.0.99", 7)).await.err().unwrap();
-        assert!(matches!(absent.fault(), Fault::Unreachable), "{absent:?}");
+        assert!(matches!(absent.fault(), DialFault::Unreachable), "{absent:?}");
         assert_eq!(begun.elapsed(), SECOND * 3);
         net.attach(ip("10.0.0.99"));
         let attached = net.dial(&Target::new("10.0.0.99", 7)).await.err().unwrap();
-        assert!(matches!(attached.fault(), Fault::Refused), "{attached:?}");
+        assert!(matches!(attached.fault(), DialFault::Refused), "{attached:?}");
     });
 }
 
@@ -104,7 +104,7 @@ fn names_are_looked_up_when_dialled() {
     in_world(1, async |net: SimNet| {
         let named = Target::new("echo.lan", 7);
         let unknown = net.dial(&named).await.err().unwrap();
-        assert!(matches!(unknown.fault(), Fault::UnknownName(_)), "{unknown:?}");
+        assert!(matches!(unknown.fault(), DialFault::UnknownName(_)), "{unknown:?}");
         assert!(unknown.remedy().unwrap().contains("echo.lan"));
         net.name("echo.lan", [ip("10.0.0.1")]);
         assert!(answers(&mut net.dial(&named).await.unwrap()).await);
@@ -118,7 +118,7 @@ fn refusal_can_be_ordered_and_ended() {
     in_world(1, async |net: SimNet| {
         let at = "10.0.0.1:7".parse().unwrap();
         net.refuse(at);
-        assert!(matches!(dial(&net).await.err().unwrap().fault(), Fault::Refused));
+        assert!(matches!(dial(&net).await.err().unwrap().fault(), DialFault::Refused));
         net.stop_refusing(at);
         dial(&net).await.map(drop).unwrap();
     });
@@ -131,7 +131,7 @@ fn a_black_hole_swallows_dials_until_it_ends() {
         net.black_hole(ip("10.0.0.1"));
         let begun = Instant::now();
         let error = dial(&net).await.err().unwrap();
-        assert!(matches!(error.fault(), Fault::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error.fault(), DialFault::TimedOut { .. }), "{error:?}");
         assert_eq!(begun.elapsed(), SECOND * 30);
         assert!(error.remedy().unwrap().contains("10.0.0.1"));
         assert!(!answers(&mut open).await);
@@ -203,7 +203,7 @@ fn a_crash_takes_listeners_and_connections_with_it() {
             stream.read_u8().await.unwrap_err().kind(),
             std::io::ErrorKind::ConnectionReset
         );
-        assert!(matches!(dial(&net).await.err().unwrap().fault(), Fault::Unreachable));
+        assert!(matches!(dial(&net).await.err().unwrap().fault(), DialFault::Unreachable));
         assert_eq!(net.open_connections(), 0);
         let other = elsewhere.address().into();
         let (dialled, accepted) = tokio::join!(net.dial(&other), accept(&mut *elsewhere));
@@ -246,7 +246,7 @@ fn chance_hits_about_as_often_as_asked() {
         for _ in 0..1000 {
             match dial_within(&net, &to(), SECOND).await {
                 Ok(mut stream) => reset += usize::from(timeout(SECOND * 5, stream.read_u8()).await.is_ok()),
-                Err(error) if matches!(error.fault(), Fault::Refused) => refused += 1,
+                Err(error) if matches!(error.fault(), DialFault::Refused) => refused += 1,
                 Err(_) => lost += 1,
             }
         }

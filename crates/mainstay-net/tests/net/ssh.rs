@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mainstay_net::sshd::{ed25519_key, key_file};
 use mainstay_net::{
-    Dialer, Entropy, HostKeyPolicy, Network, RemoteFile, SimNet, SshClient, SshCommand, SshEndpoint, SshError, SshErrorClass,
+    Binder, Dialer, Entropy, HostKeyPolicy, RemoteFile, SimNet, SshClient, SshCommand, SshEndpoint, SshError, SshErrorClass,
     SshExit, SshHostKey, SshLimits, simulate,
 };
 use russh::keys::PrivateKey;

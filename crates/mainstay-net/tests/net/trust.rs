@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainstay_net::{
-    Connector, DialError, Dialer, Fault, Fingerprint, Identity, Operation, Secret, ServeOptions, SimNet, Target, Trust,
+    Connector, DialError, DialFault, Dialer, Fingerprint, Identity, Operation, Secret, ServeOptions, SimNet, Target, Trust,
     TrustError, presented_chain, presented_fingerprint, simulate,
 };
 
@@ -50,7 +50,7 @@ fn the_pinned_certificate_is_believed_and_no_other() {
             .unwrap();
     });
     let error = fault_of(&server, &Trust::Pin(other.fingerprint()));
-    let Fault::WrongPin { expected, seen } = error.fault() else {
+    let DialFault::WrongPin { expected, seen } = error.fault() else {
         panic!("{error:?}")
     };
     assert_eq!((*expected, *seen), (other.fingerprint(), server.fingerprint()));
@@ -73,7 +73,7 @@ fn a_copied_certificate_without_its_key_is_refused() {
                 .err()
                 .expect("the handshake fails")
         });
-        assert!(matches!(error.fault(), Fault::Tls(_)), "{error:?}");
+        assert!(matches!(error.fault(), DialFault::Tls(_)), "{error:?}");
     }
 }
 
@@ -91,7 +91,7 @@ fn an_expired_certificate_says_since_when() {
     before.unwrap();
     let error = after.unwrap_err();
     assert!(
-        matches!(error.fault(), Fault::Expired { seen, .. } if *seen == server.fingerprint()),
+        matches!(error.fault(), DialFault::Expired { seen, .. } if *seen == server.fingerprint()),
         "{error:?}"
     );
     assert_eq!(
@@ -115,7 +115,7 @@ fn a_certificate_from_the_future_is_not_valid_yet() {
             .unwrap()
     });
     assert!(
-        matches!(error.fault(), Fault::NotYetValid { until: Some(_), .. }),
+        matches!(error.fault(), DialFault::NotYetValid { until: Some(_), .. }),
         "{error:?}"
     );
 }
@@ -127,7 +127,7 @@ fn an_unknown_authority_shows_the_fingerprint_to_compare() {
     for stranger in [Pki::named("two"), Pki::named("one")] {
         let error = fault_of(&server, &stranger.trust());
         assert!(
-            matches!(error.fault(), Fault::UnknownIssuer { seen } if *seen == server.fingerprint()),
+            matches!(error.fault(), DialFault::UnknownIssuer { seen } if *seen == server.fingerprint()),
             "{error:?}"
         );
         assert!(error.remedy().unwrap().contains(&server.fingerprint().to_string()));
@@ -139,7 +139,7 @@ fn a_certificate_for_another_name_lists_its_names() {
     let pki = Pki::new();
     let server = pki.leaf(&["pve.lan", "10.0.0.9"]);
     let error = fault_of(&server, &pki.trust());
-    let Fault::WrongName { presented, .. } = error.fault() else {
+    let DialFault::WrongName { presented, .. } = error.fault() else {
         panic!("{error:?}")
     };
     assert!(presented.iter().any(|name| name.contains("pve.lan")), "{presented:?}");
@@ -161,7 +161,7 @@ fn the_expected_name_can_differ_from_the_dialled_one() {
             .map(drop)
             .unwrap();
         let error = connector(&dialer, &trust("other")).connect(&to()).await.err().unwrap();
-        assert!(matches!(error.fault(), Fault::WrongName { .. }), "{error:?}");
+        assert!(matches!(error.fault(), DialFault::WrongName { .. }), "{error:?}");
     });
     assert!(matches!(new(&trust("not a name")), TrustError::ServerName(_)));
 }
@@ -205,7 +205,7 @@ fn a_server_without_tls_is_recognised() {
         connector(&dialer, &Trust::Nothing).connect(&at.into()).await.err().unwrap()
     });
     let error = run.unwrap();
-    assert!(matches!(error.fault(), Fault::NotTls), "{error:?}");
+    assert!(matches!(error.fault(), DialFault::NotTls), "{error:?}");
     assert!(error.remedy().unwrap().contains("HTTPS port"));
 }
 
@@ -214,7 +214,7 @@ fn dial_and_handshake_share_one_deadline() {
     let run = simulate(2, HOUR, |entropy| async move {
         let net = SimNet::new(entropy);
         // Accepts and then says nothing: the handshake can only wait.
-        let mut listener = mainstay_net::Network::bind(&net, "10.0.0.1:8006".parse().unwrap())
+        let mut listener = mainstay_net::Binder::bind(&net, "10.0.0.1:8006".parse().unwrap())
             .await
             .unwrap();
         let silent = tokio::spawn(async move { listener.accept().await.map(|held| (held, std::future::pending::<()>())) });
@@ -297,7 +297,7 @@ fn a_missing_or_foreign_client_certificate_is_turned_away() {
     });
     for error in run.unwrap() {
         assert!(error.remedy().is_some_and(|text| text.contains("secrets file")), "{error:?}");
-        assert_eq!(error.outcome(), mainstay_net::http::Outcome::NotSent);
+        assert_eq!(error.outcome(), mainstay_net::http::RequestOutcome::NotSent);
     }
 }
 

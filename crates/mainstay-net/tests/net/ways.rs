@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use mainstay_net::{Dialer, Entropy, Loopback, Network, ServeOptions, SimNet, Tcp, simulate};
+use mainstay_net::{Binder, Dialer, Entropy, Loopback, ServeOptions, SimNet, Tcp, simulate};
 
 use crate::jump::{Site, openssh};
 use crate::world::{HOUR, Pki, client, connector, get_from, http1_client, shout, start, text};
 
 /// All protocols, once with a server certificate alone and once with client certificates too.
-async fn speak_everything(network: &dyn Network, dialer: Arc<dyn Dialer>, host: &str) {
+async fn speak_everything(network: &dyn Binder, dialer: Arc<dyn Dialer>, host: &str) {
     let pki = Pki::new();
     let server = pki.leaf(&[host]);
     let one_sided = start(network, &format!("{host}:0"), ServeOptions::tls(server.server())).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::Extension;
 use axum::routing::{get, post};
 use futures::future::BoxFuture;
-use mainstay_net::http::{Answer, Body, HttpClient, HttpError, HttpOptions};
+use mainstay_net::http::{Body, HttpClient, HttpError, HttpOptions, HttpResponse};
 use mainstay_net::{Connector, Dialer, Fingerprint, Identity, Peer, Secret, ServeOptions, Trust, Wall, crypto_provider};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PKCS_ED25519, date_time_ymd};
 use rustls::ServerConfig;
@@ -208,11 +208,11 @@ impl tower::Service<http::Request<tonic::body::Body>> for Echo {
 }
 
 /// Starts [`app`] on a network and gives its address.
-pub async fn start(network: &dyn mainstay_net::Network, at: &str, options: ServeOptions) -> SocketAddr {
+pub async fn start(network: &dyn mainstay_net::Binder, at: &str, options: ServeOptions) -> SocketAddr {
     start_app(network, at, app(), options).await
 }
 
-pub async fn start_app(network: &dyn mainstay_net::Network, at: &str, app: axum::Router, options: ServeOptions) -> SocketAddr {
+pub async fn start_app(network: &dyn mainstay_net::Binder, at: &str, app: axum::Router, options: ServeOptions) -> SocketAddr {
     let listener = network.bind(at.parse().unwrap()).await.unwrap();
     let address = listener.address();
     tokio::spawn(mainstay_net::serve(listener, app, options));
@@ -237,16 +237,16 @@ pub fn http1_client(dialer: &Arc<dyn Dialer>, trust: &Trust) -> HttpClient {
     )
 }
 
-pub async fn get_from(client: &HttpClient, at: SocketAddr) -> Result<Answer, HttpError> {
+pub async fn get_from(client: &HttpClient, at: SocketAddr) -> Result<HttpResponse, HttpError> {
     get_url(client, &format!("https://{at}/")).await
 }
 
-pub async fn get_url(client: &HttpClient, url: &str) -> Result<Answer, HttpError> {
+pub async fn get_url(client: &HttpClient, url: &str) -> Result<HttpResponse, HttpError> {
     let request = http::Request::get(url).body(Body::empty()).unwrap();
     client.send(request, SECOND * 10).await
 }
 
-pub fn text(answer: &Answer) -> String {
+pub fn text(answer: &HttpResponse) -> String {
     String::from_utf8(answer.body.to_vec()).unwrap()
 }
 

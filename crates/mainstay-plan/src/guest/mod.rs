@@ -1,21 +1,33 @@
 //! What runs inside the machines. This module alone in the planner knows that there is more than one distribution: each answers the same
 //! questions in a module of its own.
 
+mod pins;
+mod rancher;
 mod talos;
 
 use std::collections::BTreeMap;
 
+use mainstay_spec::{Distro, DistroSpec, Spec};
+
 use crate::builder::PlanBuilder;
 use crate::context::Context;
+use crate::derive_error::DeriveError;
 use crate::desired::DesiredMachine;
-use crate::observed::Running;
+use crate::desired::Image;
+use crate::etcd;
+use crate::observed::{Guest, GuestConfig, RunningGuest, Seen};
 use crate::plan::HoldReason;
-use crate::step::Apply;
+use crate::secrets::{ClusterSecrets, DistroSecrets};
+use crate::step::{ApplyMode, FirstUser};
+use crate::versions::Versions;
 use crate::vm::{VmOutcome, VmPass};
+
+pub use pins::{PinnedImage, Pins};
+pub use rancher::{ArtifactText, FileText, RancherConfig, RancherFiles};
 
 /// What is known about the guest of a machine after the VM pass.
 pub(crate) enum GuestStatus<'a> {
-    Running(&'a Running),
+    Running(&'a RunningGuest),
     /// Waits for its config, or will answer soon, and why we think so. `joins_etcd`: it will be a new etcd member.
     NeedsConfig {
         reason: String,
@@ -31,9 +43,103 @@ pub(crate) type Guests<'a> = Vec<(&'a DesiredMachine, GuestStatus<'a>)>;
 /// A running guest has another config than the file gives it.
 #[derive(Debug, Clone)]
 pub(crate) struct ConfigChange {
-    pub how: Apply,
+    pub mode: ApplyMode,
     /// Where the configs differ. Values stay out: some are secret.
     pub text: String,
+}
+
+/// The versions to use: what the file says, else what runs, else the newest known.
+pub(crate) fn resolve_versions(spec: &Spec, running: Option<&Versions>) -> Result<Versions, DeriveError> {
+    match &spec.distro {
+        DistroSpec::Talos(_) => talos::desired::resolve_versions(spec, running).map_err(DeriveError::new),
+        DistroSpec::Rancher(rancher) => rancher::resolve_versions(rancher, running),
+    }
+}
+
+/// The bootable disk of machines of these versions.
+pub(crate) fn image(spec: &Spec, versions: &Versions, pins: &Pins) -> Result<Image, DeriveError> {
+    match versions.distro {
+        Distro::Talos => Ok(talos::desired::image(spec, versions)),
+        Distro::Rke2 | Distro::K3s => rancher::image(pins),
+    }
+}
+
+/// The config of every machine, by name.
+pub(crate) fn configs(
+    spec: &Spec,
+    secrets: &ClusterSecrets,
+    versions: &Versions,
+    pins: &Pins,
+) -> Result<BTreeMap<String, GuestConfig>, DeriveError> {
+    match (&spec.distro, &secrets.distro) {
+        (DistroSpec::Talos(_), DistroSecrets::Talos(secrets)) => talos::desired::configs(spec, secrets, versions),
+        (DistroSpec::Rancher(rancher), DistroSecrets::Rancher(secrets)) => {
+            rancher::configs(spec, rancher, secrets, versions, pins)
+        }
+        (DistroSpec::Talos(_), DistroSecrets::Rancher(_)) | (DistroSpec::Rancher(_), DistroSecrets::Talos(_)) => {
+            Err(DeriveError::new("the secrets file is of a cluster of another distribution")
+                .why("a cluster cannot change its distribution"))
+        }
+    }
+}
+
+/// The account that mainstay logs in with, where guests have accounts.
+pub(crate) fn first_user(spec: &Spec, secrets: &ClusterSecrets) -> Option<FirstUser> {
+    match &secrets.distro {
+        DistroSecrets::Talos(_) => None,
+        DistroSecrets::Rancher(secrets) => Some(FirstUser {
+            name: "mainstay".to_owned(),
+            public_key: secrets.ssh().public().to_owned(),
+            search: match spec.network.search.as_slice() {
+                [] => format!("{}.internal", spec.name),
+                search => search.join(" "),
+            },
+        }),
+    }
+}
+
+/// Guests that get files and a release before they are configured. That starts nothing, so all machines do it at once.
+pub(crate) fn is_prepared(machine: &DesiredMachine) -> bool {
+    match machine.versions.distro {
+        Distro::Talos => false,
+        Distro::Rke2 | Distro::K3s => true,
+    }
+}
+
+/// Whether configured control planes become members without further steps as soon as etcd is bootstrapped. Otherwise they are configured
+/// one by one, each after the one before is a voter.
+pub(crate) fn joins_by_itself(machine: &DesiredMachine) -> bool {
+    match machine.versions.distro {
+        Distro::Talos => true,
+        Distro::Rke2 | Distro::K3s => false,
+    }
+}
+
+/// Why a member cannot be removed from etcd by this version, if it cannot.
+pub(crate) fn removal_unsupported(versions: &Versions) -> Option<String> {
+    match versions.distro {
+        Distro::Talos => None,
+        Distro::Rke2 | Distro::K3s => Some(format!(
+            "removing a server of {} from etcd is not supported by this version",
+            versions.distro.title()
+        )),
+    }
+}
+
+/// What answers inside the machine, in messages.
+fn channel(machine: &DesiredMachine) -> &'static str {
+    match machine.versions.distro {
+        Distro::Talos => "its Talos API",
+        Distro::Rke2 | Distro::K3s => "it",
+    }
+}
+
+/// How the config of a running guest must change, if it must.
+fn config_change(machine: &DesiredMachine, guest: &RunningGuest) -> Result<Option<ConfigChange>, HoldReason> {
+    match machine.versions.distro {
+        Distro::Talos => talos::config_change(machine, guest),
+        Distro::Rke2 | Distro::K3s => rancher::config_change(machine, guest),
+    }
 }
 
 /// What is inside every machine. Adds holds only.
@@ -56,7 +162,7 @@ fn status<'a>(ctx: Context<'a>, machine: &DesiredMachine, vm: VmOutcome, plan: &
             reason: if new_disk { "it is new" } else { "it was stopped" }.to_owned(),
             joins_etcd: new_disk,
         },
-        VmOutcome::Running { after: None, .. } => match talos::status(ctx, machine) {
+        VmOutcome::Running { after: None, .. } => match inside(ctx, machine) {
             Ok(status) => status,
             Err((what, reason)) => {
                 plan.hold(machine.subject(), what, reason);
@@ -93,10 +199,41 @@ pub(crate) fn compare<'a>(ctx: Context<'a>, guests: &Guests<'a>, plan: &mut Plan
     }
     for (machine, status) in guests {
         let GuestStatus::Running(guest) = status else { continue };
-        match talos::config_change(ctx, machine, guest) {
+        match config_change(machine, guest) {
             Ok(change) => changes.extend(change.map(|change| (machine.name(), change))),
             Err(reason) => plan.hold(machine.subject(), "configure", reason),
         }
     }
     changes
+}
+
+/// What is known about the guest of a VM that runs. `Err`: what is held, and why.
+fn inside<'a>(ctx: Context<'a>, machine: &DesiredMachine) -> Result<GuestStatus<'a>, (&'static str, HoldReason)> {
+    let (name, address) = (machine.name(), machine.address());
+    let (ours, channel) = (ctx.uuid(name), channel(machine));
+    let needs_config = |reason: String, joins_etcd: bool| Ok(GuestStatus::NeedsConfig { reason, joins_etcd });
+    let held = match ctx.guest(name) {
+        Some(Guest::Running(node)) if node.uuid == ours && etcd::was_removed(ctx, name) => {
+            let vmid = ctx.owned.ours.get(name).map_or(machine.machine.vmid, |vm| vm.vm.vmid);
+            let reason = format!(
+                "its member was taken out of etcd, and its data can never join again; to have it made anew: qm stop {vmid} && qm destroy {vmid} --purge"
+            );
+            return Err(("join", HoldReason::transient(reason)));
+        }
+        Some(Guest::Running(node)) if node.uuid == ours => return Ok(GuestStatus::Running(node)),
+        Some(Guest::AwaitingConfig {
+            uuid: Seen::Yes(uuid), ..
+        }) if *uuid == ours => return needs_config("it waits for its config".to_owned(), true),
+        // The step waits for its API; if it is configured already, nothing is sent.
+        Some(Guest::Silent(why)) if !ctx.is_ready(name) => {
+            return needs_config(format!("{channel} does not answer: {why}"), false);
+        }
+        None if !ctx.is_ready(name) => return needs_config(format!("{channel} was not asked"), false),
+        Some(Guest::Silent(why)) => HoldReason::transient(format!("its node is well but {channel} does not answer: {why}")),
+        None => format!("{channel} was not asked").into(),
+        Some(Guest::Running(_)) => format!("another machine of this cluster answers on {address}").into(),
+        Some(Guest::AwaitingConfig { .. }) => format!("who waits for a config on {address} could not be proved").into(),
+        Some(Guest::Foreign(why)) => format!("who answers on {address} does not believe our secrets: {why}").into(),
+    };
+    Err(("configure", held))
 }

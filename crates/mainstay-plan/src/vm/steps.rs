@@ -12,7 +12,7 @@ use crate::mark::{MadeDisk, Mark};
 use crate::ownership::{EFI_SLOT, OwnedVm, SYSTEM_SLOT};
 use crate::placement::StorageChoice;
 use crate::settings::Setting;
-use crate::step::{Claim, Fill, ImageSource, Impact, Remark, StepId, VmRef};
+use crate::step::{Claim, Fill, Impact, MarkUpdate, StepId, StoredImage, VmRef};
 use crate::vm_diff::{self, SYSTEM_SERIAL, VmDiff};
 use crate::volumes;
 
@@ -39,13 +39,17 @@ impl<'a> VmSteps<'_, 'a> {
         let claim = Claim {
             vm: vm.clone(),
             name: self.machine.name().to_owned(),
-            mark: mark.clone(),
+            mark: Mark {
+                tag_follows: tags_follow,
+                ..mark.clone()
+            },
             tags: tags.clone(),
             tags_follow,
             pool: self.ctx.cluster.resource_pool.clone(),
             shape: self.machine.machine.shape.clone(),
             nic: vm_diff::desired_nic(self.ctx.cluster, self.machine),
             agent: self.ctx.cluster.agent,
+            has_serial: self.ctx.cluster.first_user.is_some(),
         };
         let why = self.why_new();
         let claimed = self.step(Action::MachineClaim(Box::new(claim))).because(why).add();
@@ -107,7 +111,7 @@ impl<'a> VmSteps<'_, 'a> {
     pub fn stop(&mut self, vm: &OwnedVm<'_>, why: &str, after: Option<StepId>) -> StepId {
         let action = Action::MachineStop {
             vm: vm.vm_ref(),
-            spare: None,
+            check: None,
         };
         self.step(action).because(why).needs(after).add()
     }
@@ -182,7 +186,8 @@ impl<'a> VmSteps<'_, 'a> {
     pub fn reboot(&mut self, vm: &OwnedVm<'_>, why: &str, needs: impl IntoIterator<Item = StepId>) -> StepId {
         let action = Action::MachineReboot {
             vm: vm.vm_ref(),
-            address: self.machine.address(),
+            guest: self.ctx.guest_ref(self.machine.name()),
+            check: self.ctx.restart_check(self.machine),
         };
         self.step(action).because(why).impact(Impact::Reboot).needs(needs).add()
     }
@@ -194,7 +199,7 @@ impl<'a> VmSteps<'_, 'a> {
     }
 
     pub fn write_mark(&mut self, vm: VmRef, mark: Mark, tags: BTreeSet<String>) -> StepBuilder<'_> {
-        let remark = Remark { vm, mark, tags };
+        let remark = MarkUpdate { vm, mark, tags };
         self.step(Action::MachineMark(Box::new(remark)))
     }
 
@@ -255,7 +260,7 @@ pub(crate) fn record_bootstrap(
         ..ctx.mark(machine, vm.vmid)
     };
     let tags = vm_diff::desired_tags(machine);
-    let action = Action::MachineMark(Box::new(Remark { vm, mark, tags }));
+    let action = Action::MachineMark(Box::new(MarkUpdate { vm, mark, tags }));
     plan.machine_step(machine, action)
         .because("records that etcd begins here")
         .needs(after)
@@ -292,9 +297,9 @@ pub(crate) fn new_fill(ctx: Context<'_>, machine: &DesiredMachine, vm: &VmRef, s
         vm: vm.clone(),
         efi: (shape.firmware == Firmware::Ovmf).then(|| system.storage.clone()),
         system: Some(system),
-        image: ImageSource {
+        image: StoredImage {
             storage: storages.images.clone(),
-            file: ctx.cluster.image.file.clone(),
+            file: machine.image.file.clone(),
         },
         seed_on: Some(storages.seeds.clone()),
         seed: vm_diff::seed(ctx.cluster, machine),

@@ -1,7 +1,7 @@
-//! The file changed, or somebody changed the machines.
+//! The file changed, or the machines were changed outside of mainstay.
 
 use expect_test::expect;
-use mainstay_plan::{Config, Power, Seen};
+use mainstay_plan::{GuestConfig, PowerState, Seen};
 use mainstay_spec::Mib;
 
 use crate::world::{ONE, THREE_AND_TWO, empty, settled};
@@ -98,7 +98,7 @@ fn a_control_plane_that_joins_first_restarts_only_if_the_others_are_a_majority_t
         9 node.await prod-cp-1: Kubernetes does not answer: connection refused
         10 node.await prod-cp-2: Kubernetes does not answer: connection refused
         11 node.await prod-cp-3: Kubernetes does not answer: connection refused
-        12 talos.await prod-cp-5: it cannot go before it is read"#]]
+        12 guest.await prod-cp-5: it cannot go before it is read"#]]
     .assert_eq(&world.plan().trace());
     expect![[r#"
         ~ machine prod-cp-2 join etcd, await node: not yet a member
@@ -106,7 +106,7 @@ fn a_control_plane_that_joins_first_restarts_only_if_the_others_are_a_majority_t
         ~ machine prod-w-1 vm 3001 pve3 memory 8 GiB -> 10 GiB, reboot: changed in the file
         ~ machine prod-w-2 vm 3002 pve1 memory 8 GiB -> 10 GiB, reboot: changed in the file
         ~ machine prod-cp-1 await node: Kubernetes does not answer: connection refused
-        ~ machine prod-cp-5 await Talos: it cannot go before it is read
+        ~ machine prod-cp-5 await guest: it cannot go before it is read
         . change prod-cp-1 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
         . change prod-cp-2 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
         . change prod-cp-3 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
@@ -264,7 +264,7 @@ fn machines_are_not_renamed() {
 }
 
 #[test]
-fn what_somebody_else_changed_is_told_apart_and_changed_back() {
+fn a_change_made_outside_of_mainstay_is_reported_as_drift_and_changed_back() {
     let mut world = settled(THREE_AND_TWO);
     world.config("prod-w-1").memory = Mib(4096);
     expect![[r#"
@@ -311,17 +311,17 @@ fn a_version_left_out_means_what_runs() {
     let mut world = world.edit("talos: { version: 1.12.3 }\nkubernetes: 1.34.0\n", "");
     expect!["nothing to do"].assert_eq(&world.plan().render());
     // Even while every machine is silent, since their marks say it.
-    world.vms().values_mut().for_each(|vm| vm.power = Power::Stopped);
+    world.vms().values_mut().for_each(|vm| vm.power = PowerState::Stopped);
     assert!(world.plan().refusals.is_empty());
-    assert_eq!(world.plan().versions.unwrap().talos.to_string(), "1.12.3");
+    assert_eq!(world.plan().versions.unwrap().release.to_string(), "1.12.3");
 }
 
 #[test]
 fn a_changed_config_is_applied_where_it_changed() {
     let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, labels: { tier: gold }");
     expect![[r#"
-        1 talos.reconfigure prod-w-1 [live]: config differs at machine.nodeLabels.tier
-        2 talos.reconfigure prod-w-2 [live]: config differs at machine.nodeLabels.tier"#]]
+        1 guest.reconfigure prod-w-1 [live]: config differs at machine.nodeLabels.tier
+        2 guest.reconfigure prod-w-2 [live]: config differs at machine.nodeLabels.tier"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -330,9 +330,9 @@ fn a_changed_config_is_applied_where_it_changed() {
 fn control_planes_take_a_new_config_one_by_one() {
     let mut world = settled(THREE_AND_TWO).edit("disk: 40GiB", "disk: 40GiB, labels: { tier: gold }");
     expect![[r#"
-        1 talos.reconfigure prod-cp-1 [live]: config differs at machine.nodeLabels.tier
-        2 talos.reconfigure prod-cp-2 [live] <- 1: config differs at machine.nodeLabels.tier
-        3 talos.reconfigure prod-cp-3 [live] <- 2: config differs at machine.nodeLabels.tier"#]]
+        1 guest.reconfigure prod-cp-1 [live]: config differs at machine.nodeLabels.tier
+        2 guest.reconfigure prod-cp-2 [live] <- 1: config differs at machine.nodeLabels.tier
+        3 guest.reconfigure prod-cp-3 [live] <- 2: config differs at machine.nodeLabels.tier"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -342,9 +342,9 @@ fn a_config_that_needs_a_reboot_gets_one() {
     let old = THREE_AND_TWO.replace("pools:", "talos: { version: 1.13.9 }\npools:");
     let mut world = settled(&old).edit("disk: 60GiB", "disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']");
     expect![[r#"
-        1 talos.reconfigure prod-w-1 [reboot]: config differs at machine.env.HTTP_PROXY
+        1 guest.reconfigure prod-w-1 [reboot]: config differs at machine.env.HTTP_PROXY
         2 node.await prod-w-1 <- 1: it restarted
-        3 talos.reconfigure prod-w-2 [reboot] <- 2: config differs at machine.env.HTTP_PROXY
+        3 guest.reconfigure prod-w-2 [reboot] <- 2: config differs at machine.env.HTTP_PROXY
         4 node.await prod-w-2 <- 3: it restarted"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
@@ -354,10 +354,10 @@ fn a_config_that_needs_a_reboot_gets_one() {
 fn a_config_that_the_node_would_not_reboot_for_is_staged_and_the_machine_restarted() {
     let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']");
     expect![[r#"
-        1 talos.reconfigure prod-w-1 [live]: config differs at machine.env.HTTP_PROXY
+        1 guest.reconfigure prod-w-1 [live]: config differs at machine.env.HTTP_PROXY
         2 machine.reboot prod-w-1 [reboot] <- 1: takes effect at a restart
         3 node.await prod-w-1 <- 2: it restarted
-        4 talos.reconfigure prod-w-2 [live] <- 3: config differs at machine.env.HTTP_PROXY
+        4 guest.reconfigure prod-w-2 [live] <- 3: config differs at machine.env.HTTP_PROXY
         5 machine.reboot prod-w-2 [reboot] <- 3 4: takes effect at a restart
         6 node.await prod-w-2 <- 5: it restarted"#]]
     .assert_eq(&world.plan().trace());
@@ -369,11 +369,11 @@ fn one_restart_serves_a_new_shape_and_a_new_config() {
     let new = "cpu: 8, memory: 8GiB, disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']";
     let mut world = settled(THREE_AND_TWO).edit("cpu: 4, memory: 8GiB, disk: 60GiB", new);
     expect![[r#"
-        1 talos.reconfigure prod-w-1 [live]: config differs at machine.env.HTTP_PROXY
+        1 guest.reconfigure prod-w-1 [live]: config differs at machine.env.HTTP_PROXY
         2 machine.change prod-w-1 cores [live]: cpu 4 -> 8
         3 machine.reboot prod-w-1 [reboot] <- 1 2: takes effect at a restart
         4 node.await prod-w-1 <- 3: it restarted
-        5 talos.reconfigure prod-w-2 [live] <- 4: config differs at machine.env.HTTP_PROXY
+        5 guest.reconfigure prod-w-2 [live] <- 4: config differs at machine.env.HTTP_PROXY
         6 machine.change prod-w-2 cores [live] <- 4: cpu 4 -> 8
         7 machine.reboot prod-w-2 [reboot] <- 4 5 6: takes effect at a restart
         8 node.await prod-w-2 <- 7: it restarted"#]]
@@ -384,7 +384,7 @@ fn one_restart_serves_a_new_shape_and_a_new_config() {
 #[test]
 fn a_config_that_this_version_cannot_read_is_left_alone_and_not_quoted() {
     let mut world = settled(ONE);
-    world.guest("lab-cp-1").config = Some(Config::new("version: v1alpha1\nsecret: hunter2\n"));
+    world.guest("lab-cp-1").config = Some(GuestConfig::new("version: v1alpha1\nsecret: hunter2\n"));
     expect![". configure lab-cp-1 held: its config cannot be compared: it is not a config of Talos 1.14"]
         .assert_eq(&world.plan().render());
 }

@@ -102,7 +102,7 @@ fn a_shape_digest_is_written_in_format_2() {
     expect_file!["../golden/digest-2.txt"].assert_eq(&lines.collect::<String>());
 }
 
-/// The binary was updated; nobody changed the file or a machine.
+/// The binary was updated; the file and the machines are unchanged.
 #[test]
 fn a_cluster_that_an_earlier_version_settled_stays_settled() {
     let mut world = settled(THREE_AND_TWO);

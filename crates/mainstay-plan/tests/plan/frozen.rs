@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use expect_test::expect_file;
-use mainstay_plan::{Observed, Plan, Power, Seen};
+use mainstay_plan::{Observed, Plan, PowerState, Seen};
 use proptest::collection::vec;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -43,7 +43,7 @@ const BLURS: [fn(&mut Observed); 14] = [
     },
     |observed| {
         if let Some(vm) = first_vm(observed) {
-            vm.power = Power::Unknown("stale".to_owned());
+            vm.power = PowerState::Unknown("stale".to_owned());
         }
     },
     |observed| {
@@ -83,9 +83,9 @@ fn first_vm(observed: &mut Observed) -> Option<&mut mainstay_plan::Vm> {
 fn dump(plan: &Plan) -> String {
     let mut text = format!("{}\n{}\n", plan.render(), plan.trace());
     for held in &plan.held {
-        let kind = if held.passes() {
+        let kind = if held.is_transient() {
             "transient"
-        } else if held.holds_up() {
+        } else if held.blocks() {
             "needs the operator"
         } else {
             "accepted"

@@ -1,7 +1,7 @@
 //! Whatever was left half done is finished.
 
 use expect_test::expect;
-use mainstay_plan::{Action, ImageFile, Power, Seen, Step, StorageAt, Task};
+use mainstay_plan::{Action, ImageFile, PowerState, PveTask, Seen, Step, StorageAt};
 
 use crate::world::{ONE, THREE_AND_TWO, World, empty, settled};
 
@@ -37,7 +37,7 @@ fn a_machine_that_was_created_but_not_started_is_started() {
     let mut world = killed_after(ONE, |step| is(step, "machine.grow"));
     expect![[r#"
          1 machine.start lab-cp-1: it is stopped
-         2 talos.configure lab-cp-1 <- 1: it was stopped"#]]
+         2 guest.configure lab-cp-1 <- 1: it was stopped"#]]
     .assert_eq(&world.plan().trace());
     assert_eq!(world.settle(), 2);
 }
@@ -56,13 +56,13 @@ fn a_disk_that_was_not_grown_is_grown_before_the_start() {
 fn a_machine_that_was_started_but_not_configured_gets_its_config() {
     let mut world = killed_after(THREE_AND_TWO, |step| is(step, "machine.start"));
     expect![[r#"
-        1 talos.configure prod-cp-1: it waits for its config
-        2 talos.configure prod-cp-2: it waits for its config
-        3 talos.configure prod-cp-3: it waits for its config
-        4 talos.configure prod-w-1: it waits for its config
-        5 talos.configure prod-w-2: it waits for its config
+        1 guest.configure prod-cp-1: it waits for its config
+        2 guest.configure prod-cp-2: it waits for its config
+        3 guest.configure prod-cp-3: it waits for its config
+        4 guest.configure prod-w-1: it waits for its config
+        5 guest.configure prod-w-2: it waits for its config
         6 machine.mark prod-cp-1 bootstrap here: records that etcd begins here
-        7 talos.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3 <- 1 6: no control plane has etcd data
+        7 etcd.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3 <- 1 6: no control plane has etcd data
         8 etcd.join prod-cp-1 <- 1 7: a member of the new cluster
         9 etcd.join prod-cp-2 <- 2 7: a member of the new cluster
         10 etcd.join prod-cp-3 <- 3 7: a member of the new cluster
@@ -77,10 +77,10 @@ fn a_machine_that_was_started_but_not_configured_gets_its_config() {
 
 #[test]
 fn a_cluster_that_was_configured_but_not_bootstrapped_is_bootstrapped_after_reading_all_control_planes() {
-    let mut world = killed_after(THREE_AND_TWO, |step| is(step, "talos.configure"));
+    let mut world = killed_after(THREE_AND_TWO, |step| is(step, "guest.configure"));
     expect![[r#"
         1 machine.mark prod-cp-1 bootstrap here: records that etcd begins here
-        2 talos.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3 <- 1: no control plane has etcd data
+        2 etcd.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3 <- 1: no control plane has etcd data
         3 etcd.join prod-cp-1 <- 2: not yet a member
         4 etcd.join prod-cp-2 <- 2: not yet a member
         5 etcd.join prod-cp-3 <- 2: not yet a member
@@ -95,11 +95,11 @@ fn a_cluster_that_was_configured_but_not_bootstrapped_is_bootstrapped_after_read
 
 #[test]
 fn an_intended_bootstrap_is_sent_again_to_the_same_machine() {
-    let mut world = killed_after(THREE_AND_TWO, |step| is(step, "talos.configure") || is(step, "machine.mark"));
+    let mut world = killed_after(THREE_AND_TWO, |step| is(step, "guest.configure") || is(step, "machine.mark"));
     let steps = world.plan().trace();
     assert!(!steps.contains("machine.mark"), "{steps}");
     assert!(
-        steps.contains("talos.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3"),
+        steps.contains("etcd.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3"),
         "{steps}"
     );
     world.settle();
@@ -107,7 +107,7 @@ fn an_intended_bootstrap_is_sent_again_to_the_same_machine() {
 
 #[test]
 fn a_control_plane_that_still_boots_holds_the_bootstrap() {
-    let world = killed_after(THREE_AND_TWO, |step| is(step, "talos.configure")).silent("prod-cp-2");
+    let world = killed_after(THREE_AND_TWO, |step| is(step, "guest.configure")).silent("prod-cp-2");
     expect![[r#"
         ~ machine prod-cp-2 configure: its Talos API does not answer: connection refused
         . bootstrap cluster held: a control plane could have etcd data: prod-cp-2: connection refused"#]]
@@ -116,14 +116,14 @@ fn a_control_plane_that_still_boots_holds_the_bootstrap() {
 
 #[test]
 fn a_bootstrapped_cluster_takes_the_missing_control_planes_one_by_one() {
-    let mut world = killed_after(THREE_AND_TWO, |step| is(step, "machine.start") || is(step, "talos.bootstrap"));
+    let mut world = killed_after(THREE_AND_TWO, |step| is(step, "machine.start") || is(step, "etcd.bootstrap"));
     expect![[r#"
-        1 talos.configure prod-cp-2: it waits for its config
+        1 guest.configure prod-cp-2: it waits for its config
         2 etcd.join prod-cp-2 <- 1: a new member
-        3 talos.configure prod-cp-3 <- 2: it waits for its config
+        3 guest.configure prod-cp-3 <- 2: it waits for its config
         4 etcd.join prod-cp-3 <- 3: a new member
-        5 talos.configure prod-w-1: it waits for its config
-        6 talos.configure prod-w-2: it waits for its config
+        5 guest.configure prod-w-1: it waits for its config
+        6 guest.configure prod-w-2: it waits for its config
         7 node.await prod-cp-2 <- 1: not a node yet
         8 node.await prod-cp-3 <- 3: not a node yet
         9 node.await prod-w-1 <- 5: not a node yet
@@ -137,7 +137,7 @@ fn a_vm_that_pve_is_still_creating_is_left_alone() {
     let mut world = empty(ONE);
     world.stranger(2001, "lab-cp-1");
     let vm = world.vms().get_mut(&2001).unwrap();
-    (vm.name, vm.power) = (None, Power::Stopped);
+    (vm.name, vm.power) = (None, PowerState::Stopped);
     if let Seen::Yes(config) = &mut vm.config {
         (config.lock, config.description) = (Some("create".to_owned()), String::new());
     }
@@ -151,7 +151,7 @@ fn a_fill_that_still_runs_in_pve_is_waited_for_and_its_volume_is_not_taken_for_a
     let mut world = killed_after(ONE, |step| is(step, "machine.claim"));
     world.leftover(2001, false);
     let (upid, kind) = ("UPID:pve1:1".to_owned(), "qmconfig".to_owned());
-    world.observed.tasks.push(Task {
+    world.observed.tasks.push(PveTask {
         upid,
         kind,
         subject: "2001".to_owned(),
@@ -168,7 +168,7 @@ fn a_volume_that_is_on_its_way_out_is_waited_for_lest_the_next_disk_take_its_nam
     let mut world = killed_after(ONE, |step| is(step, "machine.claim"));
     let (upid, kind) = ("UPID:pve2:1".to_owned(), "imgdel".to_owned());
     let (subject, host) = ("2001@nfs".to_owned(), "pve2".to_owned());
-    world.observed.tasks.push(Task {
+    world.observed.tasks.push(PveTask {
         upid,
         kind,
         subject,
@@ -191,9 +191,9 @@ fn the_volume_of_a_fill_that_broke_off_is_freed_before_the_next() {
         4 machine.fill lab-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 2 3: it has no disk
         5 machine.grow lab-cp-1 scsi0 to 40 GiB <- 4: the disk has the size of the image
         6 machine.start lab-cp-1 <- 5: it is new
-        7 talos.configure lab-cp-1 <- 6: it is new
+        7 guest.configure lab-cp-1 <- 6: it is new
         8 machine.mark lab-cp-1 bootstrap here <- 6: records that etcd begins here
-        9 talos.bootstrap lab-cp-1 <- 7 8: no control plane has etcd data
+        9 etcd.bootstrap lab-cp-1 <- 7 8: no control plane has etcd data
         10 etcd.join lab-cp-1 <- 7 9: a member of the new cluster
         11 node.await lab-cp-1 <- 7 9: not a node yet"#]]
     .assert_eq(&world.plan().trace());
@@ -218,9 +218,9 @@ fn a_half_downloaded_image_is_discarded_and_fetched_again() {
         5 machine.fill lab-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 3 4: it has no disk
         6 machine.grow lab-cp-1 scsi0 to 40 GiB <- 5: the disk has the size of the image
         7 machine.start lab-cp-1 <- 6: it is new
-        8 talos.configure lab-cp-1 <- 7: it is new
+        8 guest.configure lab-cp-1 <- 7: it is new
         9 machine.mark lab-cp-1 bootstrap here <- 7: records that etcd begins here
-        10 talos.bootstrap lab-cp-1 <- 8 9: no control plane has etcd data
+        10 etcd.bootstrap lab-cp-1 <- 8 9: no control plane has etcd data
         11 etcd.join lab-cp-1 <- 8 10: a member of the new cluster
         12 node.await lab-cp-1 <- 8 10: not a node yet"#]]
     .assert_eq(&world.plan().trace());
@@ -245,7 +245,7 @@ fn a_stopped_machine_is_started_again() {
     let mut world = settled(THREE_AND_TWO).stopped("prod-w-1");
     expect![[r#"
          1 machine.start prod-w-1: it is stopped
-         2 talos.configure prod-w-1 <- 1: it was stopped
+         2 guest.configure prod-w-1 <- 1: it was stopped
          3 node.await prod-w-1 <- 2: not ready: kubelet stopped posting status"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
@@ -262,7 +262,7 @@ fn a_claimed_machine_is_changed_to_what_the_file_says_now() {
 #[test]
 fn a_datacenter_after_a_power_cut_is_started_and_never_bootstrapped_again() {
     let mut world = settled(THREE_AND_TWO);
-    world.vms().values_mut().for_each(|vm| vm.power = Power::Stopped);
+    world.vms().values_mut().for_each(|vm| vm.power = PowerState::Stopped);
     let plan = world.plan();
     expect![[r#"
         ~ machine prod-cp-1 vm 2001 pve1 start, configure: it is stopped
@@ -275,7 +275,7 @@ fn a_datacenter_after_a_power_cut_is_started_and_never_bootstrapped_again() {
     assert!(
         plan.steps
             .iter()
-            .all(|step| !matches!(step.action, Action::TalosBootstrap { .. }))
+            .all(|step| !matches!(step.action, Action::EtcdBootstrap { .. }))
     );
     world.settle();
 }
@@ -283,7 +283,7 @@ fn a_datacenter_after_a_power_cut_is_started_and_never_bootstrapped_again() {
 #[test]
 fn a_machine_that_runs_without_a_disk_is_stopped_and_filled() {
     let mut world = killed_after(ONE, |step| is(step, "machine.claim"));
-    world.vm("lab-cp-1").power = Power::Running;
+    world.vm("lab-cp-1").power = PowerState::Running;
     expect![[r#"
         + image talos-1.14.1 (376567988ad3) pve1:local: missing there
         ~ machine lab-cp-1 vm 2001 pve1 stop, fill, grow, start, configure, mark: it runs without a disk
@@ -307,7 +307,7 @@ fn a_pool_scoped_token_tags_after_the_claim() {
     assert!(world.vm("lab-cp-1").tags.is_empty());
     expect![[r#"
         + image talos-1.14.1 (376567988ad3) pve1:local: missing there
-        ~ machine lab-cp-1 vm 2001 pve1 mark, fill, grow, start, configure: ours by its UUID, but its tag is missing
+        ~ machine lab-cp-1 vm 2001 pve1 mark, fill, grow, start, configure: its claim was interrupted before it got its tag
         + etcd lab-cp-1 begins here: no control plane has etcd data"#]]
     .assert_eq(&world.plan().render());
     world.settle();
@@ -329,7 +329,7 @@ fn a_lost_control_plane_is_made_anew_and_joins() {
          2 machine.fill prod-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 1: it has no disk
          3 machine.grow prod-cp-1 scsi0 to 40 GiB <- 2: the disk has the size of the image
          4 machine.start prod-cp-1 <- 3: it is new
-         5 talos.configure prod-cp-1 <- 4: it is new
+         5 guest.configure prod-cp-1 <- 4: it is new
          6 etcd.join prod-cp-1 <- 5: a new member
          7 node.await prod-cp-1 <- 5: not ready: kubelet stopped posting status"#]]
     .assert_eq(&world.plan().trace());
@@ -417,7 +417,7 @@ fn a_machine_that_was_to_go_and_lost_nothing_stays_what_it_is() {
     expect![[r#"
         1 machine.start prod-w-2: it is stopped
         2 machine.mark prod-w-2 <- 1: its destruction was begun, and is taken back
-        3 talos.configure prod-w-2 <- 1: it was stopped
+        3 guest.configure prod-w-2 <- 1: it was stopped
         4 node.await prod-w-2 <- 3: not ready: kubelet stopped posting status"#]]
     .assert_eq(&world.plan().trace());
     let plan = world.plan();
@@ -459,7 +459,7 @@ fn a_new_etcd_is_not_begun_under_workers_that_outlived_a_destruction_that_broke_
 #[test]
 fn a_machine_that_was_started_before_its_disk_was_whole_is_started_again() {
     let mut world = killed_after(THREE_AND_TWO, |step| is(step, "machine.fill"));
-    world.vm("prod-w-1").power = Power::Running;
+    world.vm("prod-w-1").power = PowerState::Running;
     world.guest("prod-w-1").silent = true;
     let plan = world.plan();
     let steps: Vec<&str> = plan
@@ -470,7 +470,7 @@ fn a_machine_that_was_started_before_its_disk_was_whole_is_started_again() {
         .collect();
     assert_eq!(
         steps,
-        ["machine.stop", "machine.grow", "machine.start", "talos.configure"],
+        ["machine.stop", "machine.grow", "machine.start", "guest.configure"],
         "{}",
         plan.trace()
     );
@@ -478,13 +478,13 @@ fn a_machine_that_was_started_before_its_disk_was_whole_is_started_again() {
 }
 
 #[test]
-fn a_larger_disk_in_the_file_stops_nobody_who_is_silent() {
+fn a_larger_disk_in_the_file_does_not_stop_a_machine_that_does_not_answer() {
     let world = settled(THREE_AND_TWO).silent("prod-w-1").edit("disk: 60GiB", "disk: 80GiB");
     let plan = world.plan();
     assert!(!plan.steps.iter().any(|step| is(step, "machine.stop")), "{}", plan.trace());
 }
 
-/// Somebody took the storage for images away when all was made.
+/// The storage for images was removed after everything was created.
 #[test]
 fn a_disk_is_grown_before_the_start_also_where_no_image_could_be_kept_any_more() {
     let mut world = killed_after(ONE, |step| is(step, "machine.fill"));

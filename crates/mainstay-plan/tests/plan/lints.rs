@@ -1,6 +1,8 @@
 //! Every rule of the lint bites: a good plan is broken on purpose.
 
-use mainstay_plan::{Action, Apply, Observed, Plan, Power, Seen, Step, StepId, Subject, VmRef, lint};
+use mainstay_plan::{
+    Action, ApplyMode, GuestConfig, GuestRef, Observed, Plan, PowerState, Seen, Step, StepId, Subject, VmRef, lint,
+};
 use mainstay_spec::Gib;
 
 use crate::world::{ONE, THREE_AND_TWO, World, empty, settled};
@@ -47,6 +49,13 @@ fn at(host: &str, vmid: u32) -> VmRef {
     }
 }
 
+fn guest(name: &str) -> GuestRef {
+    GuestRef {
+        machine: name.to_owned(),
+        uuid: mainstay_spec::smbios_uuid(crate::world::ID, name),
+    }
+}
+
 #[test]
 fn needs_that_point_forward() {
     let said = broken(&empty(ONE), |plan| plan.steps[0].needs.push(StepId(2)));
@@ -88,7 +97,7 @@ fn two_machines_on_one_vmid_mac_or_address() {
 }
 
 #[test]
-fn a_claim_of_a_vmid_that_somebody_has() {
+fn a_claim_of_a_vmid_that_is_taken() {
     let world = empty(ONE);
     let mut observed = world.look();
     let taken = settled(ONE).look().vms;
@@ -98,7 +107,7 @@ fn a_claim_of_a_vmid_that_somebody_has() {
 }
 
 #[test]
-fn a_step_on_a_stranger_and_one_on_nobody() {
+fn a_step_on_a_foreign_vm_and_one_on_an_unclaimed_vmid() {
     let world = settled(ONE).changed(|world| world.stranger(512, "accounting"));
     let said = broken(&world, |plan| {
         push(
@@ -106,7 +115,7 @@ fn a_step_on_a_stranger_and_one_on_nobody() {
             "accounting",
             Action::MachineStop {
                 vm: at("pve2", 512),
-                spare: None,
+                check: None,
             },
         );
     });
@@ -114,7 +123,7 @@ fn a_step_on_a_stranger_and_one_on_nobody() {
     let said = broken(&world, |plan| {
         push(plan, "lab-cp-1", Action::MachineStart { vm: at("pve2", 777) });
     });
-    assert!(said.contains("acts on vm 777 on pve2, which nobody claimed"), "{said}");
+    assert!(said.contains("acts on vm 777 on pve2, which no step claimed"), "{said}");
     let said = broken(&world, |plan| {
         push(plan, "other", Action::MachineStart { vm: at("pve1", 2001) });
     });
@@ -144,11 +153,12 @@ fn a_step_on_a_machine_that_lost_its_marks() {
             "lab-cp-1",
             Action::MachineReboot {
                 vm: at("pve1", 2001),
-                address: [10, 10, 0, 11].into(),
+                guest: guest("lab-cp-1"),
+                check: None,
             },
         );
     });
-    assert!(said.contains("before its marks are put back"), "{said}");
+    assert!(said.contains("which lacks marks"), "{said}");
 }
 
 #[test]
@@ -178,7 +188,7 @@ fn a_deletion_before_the_stop_of_what_is_protected_without_quorum_or_wanted() {
                 volumes: Vec::new(),
                 with_disks: Vec::new(),
                 purge: false,
-                spare: None,
+                check: None,
                 only_going: true,
             },
         );
@@ -219,13 +229,16 @@ fn a_shrinking_disk() {
 #[test]
 fn a_config_that_goes_to_the_wrong_machine() {
     let said = broken(&empty(THREE_AND_TWO), |plan| {
-        let Action::TalosConfigure { address, uuid, .. } = &mut find(plan, "talos.configure", "prod-w-1").action else {
+        let Action::GuestConfigure { guest, .. } = &mut find(plan, "guest.configure", "prod-w-1").action else {
             panic!()
         };
-        (*address, *uuid) = ([10, 10, 0, 99].into(), uuid::Uuid::nil());
+        *guest = GuestRef {
+            machine: "prod-w-2".to_owned(),
+            uuid: uuid::Uuid::nil(),
+        };
     });
     assert!(
-        said.contains("sends the config of prod-w-1 to 10.10.0.99") && said.contains("would believe the UUID"),
+        said.contains("sends the config of prod-w-1 to prod-w-2") && said.contains("would believe the UUID"),
         "{said}"
     );
 }
@@ -233,19 +246,20 @@ fn a_config_that_goes_to_the_wrong_machine() {
 #[test]
 fn a_second_bootstrap_one_that_is_not_written_down_and_one_too_many() {
     let said = broken(&empty(THREE_AND_TWO), |plan| {
-        let again = find(plan, "talos.bootstrap", "prod-cp-1").action.clone();
+        let again = find(plan, "etcd.bootstrap", "prod-cp-1").action.clone();
         push(plan, "prod-cp-2", again);
     });
     assert!(said.contains("bootstraps a second time"), "{said}");
-    let said = broken(&empty(ONE), |plan| find(plan, "talos.bootstrap", "lab-cp-1").needs.clear());
+    let said = broken(&empty(ONE), |plan| find(plan, "etcd.bootstrap", "lab-cp-1").needs.clear());
     assert!(said.contains("bootstraps before that is written down"), "{said}");
     let said = broken(&settled(ONE), |plan| {
         push(
             plan,
             "lab-cp-1",
-            Action::TalosBootstrap {
-                address: [10, 10, 0, 11].into(),
-                prove: Vec::new(),
+            Action::EtcdBootstrap {
+                guest: guest("lab-cp-1"),
+                config: GuestConfig::new(""),
+                prove_empty: [].into(),
             },
         );
     });
@@ -267,17 +281,15 @@ fn two_members_down_at_once_and_a_majority_that_is_lost() {
         "{said}"
     );
     let said = broken(&settled(THREE_AND_TWO), |plan| {
-        let config = mainstay_plan::Config::new("x");
-        let uuid = mainstay_spec::smbios_uuid(crate::world::ID, "prod-cp-1");
-        let address = [10, 10, 0, 11].into();
+        let config = GuestConfig::new("x");
         push(
             plan,
             "prod-cp-1",
-            Action::TalosReconfigure {
-                address,
-                uuid,
+            Action::GuestReconfigure {
+                guest: guest("prod-cp-1"),
                 config,
-                how: Apply::Reboot,
+                mode: ApplyMode::Reboot,
+                check: None,
             },
         );
         push(
@@ -285,7 +297,7 @@ fn two_members_down_at_once_and_a_majority_that_is_lost() {
             "prod-cp-2",
             Action::MachineStop {
                 vm: at("pve2", 2002),
-                spare: None,
+                check: None,
             },
         );
     });
@@ -306,7 +318,7 @@ fn a_machine_that_could_not_be_looked_at() {
     let mut observed = world.look();
     if let Seen::Yes(vms) = &mut observed.vms {
         let vm = vms.get_mut(&2001).unwrap();
-        (vm.config, vm.power) = (Seen::Unknown("595".to_owned()), Power::Stopped);
+        (vm.config, vm.power) = (Seen::Unknown("595".to_owned()), PowerState::Stopped);
     }
     let said = broken_in(&world, &observed, |_| {});
     assert!(said.contains("whose it is is unknown: 595"), "{said}");

@@ -1,5 +1,9 @@
 //! World in, printed plan out.
 
+mod addon_accounts;
+mod addon_catalogue;
+mod addon_release;
+mod addon_values;
 mod changes;
 mod formats;
 mod frozen;

@@ -32,13 +32,13 @@ fn a_new_cluster_is_one_plan_from_the_image_to_ready_nodes() {
         22 machine.fill prod-w-2 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 7 21: it has no disk
         23 machine.grow prod-w-2 scsi0 to 60 GiB <- 22: the disk has the size of the image
         24 machine.start prod-w-2 <- 23: it is new
-        25 talos.configure prod-cp-1 <- 6: it is new
-        26 talos.configure prod-cp-2 <- 11: it is new
-        27 talos.configure prod-cp-3 <- 16: it is new
-        28 talos.configure prod-w-1 <- 20: it is new
-        29 talos.configure prod-w-2 <- 24: it is new
+        25 guest.configure prod-cp-1 <- 6: it is new
+        26 guest.configure prod-cp-2 <- 11: it is new
+        27 guest.configure prod-cp-3 <- 16: it is new
+        28 guest.configure prod-w-1 <- 20: it is new
+        29 guest.configure prod-w-2 <- 24: it is new
         30 machine.mark prod-cp-1 bootstrap here <- 6: records that etcd begins here
-        31 talos.bootstrap prod-cp-1 <- 25 30: no control plane has etcd data
+        31 etcd.bootstrap prod-cp-1 <- 25 30: no control plane has etcd data
         32 etcd.join prod-cp-1 <- 25 31: a member of the new cluster
         33 etcd.join prod-cp-2 <- 26 31: a member of the new cluster
         34 etcd.join prod-cp-3 <- 27 31: a member of the new cluster

@@ -21,7 +21,7 @@ fn hosts(plan: &Plan) -> String {
         .join("\n")
 }
 
-fn storages<'w>(world: &'w mut World, host: &str) -> &'w mut BTreeMap<String, mainstay_plan::Storage> {
+fn storages<'w>(world: &'w mut World, host: &str) -> &'w mut BTreeMap<String, mainstay_plan::HostStorage> {
     match &mut world.observed.hosts.get_mut(host).unwrap().storages {
         Seen::Yes(storages) => storages,
         _ => panic!("storages are not seen"),
@@ -200,4 +200,16 @@ fn disks_go_to_the_largest_storage_of_each_host() {
         (fill.system.as_ref().unwrap().storage.as_str(), fill.image.storage.as_str()),
         ("tank", "local")
     );
+}
+
+#[test]
+fn a_host_whose_processors_cannot_be_seen_is_not_said_to_have_none() {
+    let world = empty(ONE).changed(|world| {
+        for host in world.observed.hosts.values_mut() {
+            host.cpus = 0;
+        }
+    });
+    let plan = world.plan().render();
+    assert!(!plan.contains("0 processors"), "{plan}");
+    assert!(plan.contains("Sys.Audit"), "{plan}");
 }

@@ -1,6 +1,6 @@
 //! What holds for every world that can be made up.
 
-use mainstay_plan::{Action, Plan, Power, Seen, StepId};
+use mainstay_plan::{Action, Mark, Plan, PowerState, Seen, StepId};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
 use proptest::sample::Index;
@@ -70,7 +70,7 @@ pub enum Event {
         disk: usize,
     },
     Stopped(Index),
-    /// Somebody deletes a worker.
+    /// An administrator deletes a worker.
     Deleted(Index),
     Untagged(Index),
     Renamed(Index),
@@ -78,7 +78,7 @@ pub enum Event {
     Resized(Index),
     Silenced(Index),
     LeftOver(Index),
-    /// Somebody makes a control plane leave etcd.
+    /// The operator makes a control plane leave etcd.
     LeftEtcd(Index),
 }
 
@@ -129,7 +129,7 @@ pub fn happen(world: &mut World, file: &mut File, event: &Event) {
             memory,
             disk,
         } => {
-            // A machine that loses its tag and its place in the file at once is not found again: nobody reads every VM's description.
+            // A machine that loses its tag and its place in the file at once is not found again: descriptions of untagged VMs are not read.
             for vm in world.vms().values_mut() {
                 vm.tags.insert("mainstay".to_owned());
             }
@@ -138,20 +138,31 @@ pub fn happen(world: &mut World, file: &mut File, event: &Event) {
             world.yaml = file.yaml();
         }
         Event::Stopped(at) => with(world, at, |world, vmid| {
-            world.vms().get_mut(&vmid).unwrap().power = Power::Stopped;
+            world.vms().get_mut(&vmid).unwrap().power = PowerState::Stopped;
         }),
         Event::Deleted(at) => with(world, at, |world, vmid| {
             if vmid > 3000 {
                 world.vms().remove(&vmid);
                 world.guests.remove(&vmid);
                 world.forget_lost(vmid);
-                // What nobody can prove any more stops the next claim, which is told elsewhere.
+                // A volume whose owner cannot be proved stops the next claim, which another test covers.
                 world.observed.leftovers = Seen::Yes(Vec::new());
             }
         }),
         Event::Untagged(at) => with(world, at, |world, vmid| {
             if spec(&world.yaml).machines.iter().any(|machine| machine.vmid == vmid) {
-                world.vms().get_mut(&vmid).unwrap().tags.clear();
+                let vm = world.vms().get_mut(&vmid).unwrap();
+                // As the claim of a pool-scoped token leaves it. Any other VM without a tag is held for good, which is told elsewhere.
+                if let Seen::Yes(config) = &mut vm.config
+                    && let Some(mark) = Mark::parse(&config.description)
+                {
+                    let claimed = Mark {
+                        tag_follows: true,
+                        ..mark
+                    };
+                    config.description = claimed.write_into(&config.description);
+                    vm.tags.clear();
+                }
             }
         }),
         Event::Renamed(at) => with(world, at, |world, vmid| {

@@ -1,7 +1,7 @@
 //! Machines go only when nothing breaks without them.
 
 use expect_test::expect;
-use mainstay_plan::{Member, Power, Seen};
+use mainstay_plan::{EtcdMember, PowerState, Seen};
 
 use crate::world::{THREE_AND_TWO, World, empty, settled};
 
@@ -46,9 +46,9 @@ fn control_planes_are_added_one_by_one() {
         6 machine.fill prod-cp-3 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 5: it has no disk
         7 machine.grow prod-cp-3 scsi0 to 40 GiB <- 6: the disk has the size of the image
         8 machine.start prod-cp-3 <- 7: it is new
-        9 talos.configure prod-cp-2 <- 4: it is new
+        9 guest.configure prod-cp-2 <- 4: it is new
         10 etcd.join prod-cp-2 <- 9: a new member
-        11 talos.configure prod-cp-3 <- 8 10: it is new
+        11 guest.configure prod-cp-3 <- 8 10: it is new
         12 etcd.join prod-cp-3 <- 11: a new member
         13 node.await prod-cp-2 <- 9: not a node yet
         14 node.await prod-cp-3 <- 11: not a node yet"#]]
@@ -85,7 +85,7 @@ fn a_healthy_control_plane_does_not_leave_while_another_is_away() {
         - machine prod-cp-2 vm 2002 pve2 stop, delete node, leave etcd, 3 volumes: not in cluster.yaml
         . remove prod-cp-3 held: etcd would have 1 of 2 healthy members without it and needs 2 (not healthy: prod-cp-2)"#]]
     .assert_eq(&world.plan().render());
-    assert!(world.plan().held[0].passes(), "it may be starting");
+    assert!(world.plan().held[0].is_transient(), "it may be starting");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_control_plane_that_left_etcd_and_is_wanted_joins_again_by_a_restart() {
     assert_eq!(world.members.len(), 5);
 }
 
-/// Somebody ran `talosctl etcd remove-member`.
+/// The operator ran `talosctl etcd remove-member`.
 #[test]
 fn a_control_plane_whose_member_was_removed_is_held_with_the_way_out() {
     let mut world = settled(THREE_AND_TWO);
@@ -195,7 +195,7 @@ fn pves_protection_holds_a_removal_and_refuses_down() {
         .assert_eq(&world.clone().edit("count: 2", "count: 1").plan().render());
     expect![[r#"
         refused (gate): prod-w-2 (VM 3002) is protected in PVE
-          why:  somebody set `protection` on it, and half a cluster is worse than a whole one.
+          why:  the VM has PVE's protection flag; deleting only the others would leave a broken cluster.
           help: qm set 3002 --protection 0"#]]
     .assert_eq(&world.down().plan().render());
 }
@@ -238,7 +238,7 @@ fn a_machine_that_never_joined_goes_without_ceremony() {
 
 #[test]
 fn a_paused_machine_is_stopped_to_go_but_not_started_to_stay() {
-    let world = settled(THREE_AND_TWO).changed(|world| world.vm("prod-w-2").power = Power::Stuck("io-error".to_owned()));
+    let world = settled(THREE_AND_TWO).changed(|world| world.vm("prod-w-2").power = PowerState::Other("io-error".to_owned()));
     expect![". start prod-w-2 held: PVE says it is io-error; see its console, then resume or stop it"]
         .assert_eq(&world.plan().render());
     expect!["- machine prod-w-2 vm 3002 pve2 stop, delete node, 3 volumes: not in cluster.yaml"]
@@ -274,7 +274,7 @@ fn a_machine_made_anew_joins_after_the_learner_of_its_name_is_gone() {
         .edit("count: 1", "count: 3")
         .blurred(|seen| {
             if let Seen::Yes(members) = &mut seen.etcd {
-                members.push(Member {
+                members.push(EtcdMember {
                     id: 7,
                     name: "prod-cp-2".to_owned(),
                     learner: true,
@@ -292,11 +292,19 @@ fn a_machine_made_anew_joins_after_the_learner_of_its_name_is_gone() {
         7 machine.grow prod-cp-3 scsi0 to 40 GiB <- 6: the disk has the size of the image
         8 machine.start prod-cp-3 <- 7: it is new
         9 etcd.leave prod-cp-2 by prod-cp-1 [live]: it never started
-        10 talos.configure prod-cp-2 <- 4 9: it is new
+        10 guest.configure prod-cp-2 <- 4 9: it is new
         11 etcd.join prod-cp-2 <- 10: a new member
-        12 talos.configure prod-cp-3 <- 8 11: it is new
+        12 guest.configure prod-cp-3 <- 8 11: it is new
         13 etcd.join prod-cp-3 <- 12: a new member
         14 node.await prod-cp-2 <- 10: not a node yet
         15 node.await prod-cp-3 <- 12: not a node yet"#]]
     .assert_eq(&world.plan().trace());
+}
+
+#[test]
+fn protect_also_stops_removals_by_up() {
+    let world = settled(THREE_AND_TWO)
+        .edit("name: prod", "name: prod\nprotect: true")
+        .edit("count: 2", "count: 1");
+    expect![". remove prod-w-2 held: cluster.yaml says `protect: true`, so no machine is removed; take `protect` out of cluster.yaml first"].assert_eq(&world.plan().render());
 }

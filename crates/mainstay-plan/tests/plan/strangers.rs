@@ -1,10 +1,10 @@
 //! What is not ours is not touched, and what is in the way is said.
 
 use expect_test::expect;
-use mainstay_plan::{Mark, Power, Seen, Talos};
+use mainstay_plan::{Guest, Mark, PowerState, Seen};
 use uuid::Uuid;
 
-use crate::world::{ONE, THREE_AND_TWO, empty, settled};
+use crate::world::{ONE, THREE_AND_TWO, World, empty, settled};
 
 #[test]
 fn a_stranger_on_our_vmid_stops_everything() {
@@ -27,7 +27,7 @@ fn a_stranger_with_our_name_stops_everything() {
 }
 
 #[test]
-fn a_stranger_elsewhere_is_nobodys_business() {
+fn a_foreign_vm_on_another_vmid_and_address_is_left_alone() {
     let mut world = empty(ONE).changed(|world| world.stranger(512, "accounting"));
     assert_eq!(world.settle(), 1);
     let mut world = world.down();
@@ -39,9 +39,9 @@ fn a_stranger_elsewhere_is_nobodys_business() {
 fn a_stranger_on_our_address_stops_everything() {
     let world = empty(ONE).changed(|world| world.answers([10, 10, 0, 11], 50000));
     expect![[r#"
-        refused (conflict): somebody else has the address 10.10.0.11 of lab-cp-1
+        refused (conflict): address 10.10.0.11 of lab-cp-1 is already in use
           why:  port 50000 answers there, but the machine does not run.
-          help: find who has it, or give the pool other `addresses`."#]]
+          help: free the address, or change the pool's `addresses`."#]]
     .assert_eq(&world.plan().render());
 }
 
@@ -51,9 +51,9 @@ fn a_stranger_on_the_address_of_a_stopped_machine_stops_everything() {
         .stopped("prod-w-1")
         .changed(|world| world.answers([10, 10, 0, 21], 6443));
     expect![[r#"
-        refused (conflict): somebody else has the address 10.10.0.21 of prod-w-1
+        refused (conflict): address 10.10.0.21 of prod-w-1 is already in use
           why:  port 6443 answers there, but the machine does not run.
-          help: find who has it, or give the pool other `addresses`."#]]
+          help: free the address, or change the pool's `addresses`."#]]
     .assert_eq(&world.plan().render());
 }
 
@@ -61,9 +61,9 @@ fn a_stranger_on_the_address_of_a_stopped_machine_stops_everything() {
 fn a_stranger_on_the_vip_stops_a_new_cluster() {
     let world = empty(THREE_AND_TWO).changed(|world| world.answers([10, 10, 0, 20], 6443));
     expect![[r#"
-        refused (conflict): somebody else has the VIP 10.10.0.20
+        refused (conflict): VIP 10.10.0.20 is already in use
           why:  port 6443 answers there, but no control plane of ours runs.
-          help: find who has it, or choose another `network.vip`."#]]
+          help: free the address, or choose another `network.vip`."#]]
     .assert_eq(&world.plan().render());
 }
 
@@ -76,14 +76,14 @@ fn our_own_vip_is_no_stranger() {
 #[test]
 fn a_machine_with_another_uuid_on_our_address_gets_no_config() {
     let world = settled(THREE_AND_TWO).blurred(|seen| {
-        let stranger = Talos::Maintenance {
+        let stranger = Guest::AwaitingConfig {
             uuid: Seen::Yes(Uuid::from_u128(7)),
-            version: None,
+            release: None,
         };
-        seen.talos.insert("prod-w-1".to_owned(), stranger);
+        seen.guests.insert("prod-w-1".to_owned(), stranger);
     });
     expect![[r#"
-        refused (conflict): somebody else's machine waits on the address 10.10.0.21 of prod-w-1
+        refused (conflict): another machine in maintenance mode answers on 10.10.0.21 of prod-w-1
           why:  its SMBIOS UUID is 00000000-0000-0000-0000-000000000007, ours has 90adc7c1-7908-5d68-9dfc-7d6a23a90eeb; a config with secrets goes to ours only.
           help: find the machine that has the address, and give it another."#]].assert_eq(&world.plan().render());
 }
@@ -91,14 +91,14 @@ fn a_machine_with_another_uuid_on_our_address_gets_no_config() {
 #[test]
 fn a_machine_that_cannot_be_proved_gets_no_config() {
     let world = settled(THREE_AND_TWO).blurred(|seen| {
-        let someone = Talos::Maintenance {
+        let someone = Guest::AwaitingConfig {
             uuid: Seen::Unknown("it does not say".to_owned()),
-            version: None,
+            release: None,
         };
-        seen.talos.insert("prod-w-1".to_owned(), someone);
-        seen.talos.insert(
+        seen.guests.insert("prod-w-1".to_owned(), someone);
+        seen.guests.insert(
             "prod-w-2".to_owned(),
-            Talos::Foreign("certificate signed by unknown authority".to_owned()),
+            Guest::Foreign("certificate signed by unknown authority".to_owned()),
         );
     });
     expect![[r#"
@@ -125,7 +125,7 @@ fn a_clone_of_our_machine_is_a_stranger() {
 fn a_restored_backup_on_another_vmid_is_a_stranger_although_its_uuid_is_ours() {
     let mut world = settled(THREE_AND_TWO);
     let mut copy = world.vm("prod-w-1").clone();
-    (copy.vmid, copy.power) = (512, Power::Stopped);
+    (copy.vmid, copy.power) = (512, PowerState::Stopped);
     world.vms().insert(512, copy);
     let mut world = world.down();
     world.settle();
@@ -161,9 +161,10 @@ fn marked_machines_without_the_secrets_refuse_everything() {
     let mut world = settled(THREE_AND_TWO);
     world.cluster_id = None;
     expect![[r#"
-        refused (gate): 5 machines of cluster prod exist, but its secrets do not
-          why:  new secrets would not open the running cluster (id 5eed0000-0000-4000-8000-000000000001), and nothing proves that it is yours.
-          help: bring the secrets file back to where cluster.yaml is, or use another name."#]].assert_eq(&world.plan().render());
+        refused (gate): found 5 machines of cluster prod, but not its secrets file
+          why:  new secrets cannot access the running cluster (id 5eed0000-0000-4000-8000-000000000001).
+          help: restore the secrets file next to cluster.yaml, or use another cluster name."#]]
+    .assert_eq(&world.plan().render());
     let world = world.down();
     assert!(world.plan().steps.is_empty() && !world.plan().refusals.is_empty());
 }
@@ -178,41 +179,103 @@ fn without_secrets_and_machines_a_plan_is_for_reading_only() {
 }
 
 #[test]
-fn a_lost_tag_is_put_back() {
-    let mut world = settled(THREE_AND_TWO);
-    world.vm("prod-w-1").tags = ["gpu".to_owned()].into();
-    expect!["1 machine.mark prod-w-1: ours by its UUID, but its tag is missing"].assert_eq(&world.plan().trace());
-    world.settle();
-    assert!(world.vm("prod-w-1").tags.contains("gpu"));
+fn a_machine_that_lost_its_tag_is_held_and_named_with_adopt() {
+    let world = settled(THREE_AND_TWO).changed(|world| world.vm("prod-w-1").tags = ["gpu".to_owned()].into());
+    expect![". change prod-w-1 held: VM 3001 lacks its tag, so it is not proved to be mainstay's and is left alone; if it is: mainstay adopt 3001"].assert_eq(&world.plan().render());
 }
 
 #[test]
-fn a_lost_description_is_put_back_by_the_uuid() {
-    let mut world = settled(THREE_AND_TWO);
-    world.config("prod-w-1").description = "mine now".to_owned();
-    expect!["1 machine.mark prod-w-1: ours by its UUID, but its description block is missing"].assert_eq(&world.plan().trace());
-    world.settle();
-    assert!(world.config("prod-w-1").description.starts_with("mine now\n"));
+fn a_machine_that_lost_its_description_is_held_and_named_with_adopt() {
+    let world = settled(THREE_AND_TWO).changed(|world| world.config("prod-w-1").description = "mine now".to_owned());
+    expect![". change prod-w-1 held: VM 3001 lacks its description block, so it is not proved to be mainstay's and is left alone; if it is: mainstay adopt 3001"].assert_eq(&world.plan().render());
 }
 
 #[test]
-fn a_machine_with_lost_marks_is_marked_before_it_is_deleted() {
+fn a_machine_with_fewer_than_three_marks_is_not_started_changed_or_given_a_config() {
+    let world = settled(THREE_AND_TWO)
+        .stopped("prod-w-1")
+        .changed(|world| world.vm("prod-w-1").tags.clear());
+    let world = world.edit("memory: 8GiB, disk: 60GiB", "memory: 16GiB, disk: 60GiB");
+    let about: Vec<String> = world
+        .plan()
+        .steps
+        .iter()
+        .filter(|step| step.subject.to_string() == "prod-w-1")
+        .map(|step| step.action.info().name.to_owned())
+        .collect();
+    assert_eq!(about, Vec::<String>::new());
+}
+
+#[test]
+fn a_machine_with_fewer_than_three_marks_is_not_deleted_by_down() {
+    for lose in [
+        |world: &mut World| world.vm("prod-w-1").tags.clear(),
+        |world: &mut World| world.config("prod-w-1").description.clear(),
+        |world: &mut World| {
+            world.vm("prod-w-1").tags.clear();
+            world.config("prod-w-1").description.clear();
+        },
+    ] {
+        let mut world = settled(THREE_AND_TWO).changed(lose).down();
+        let held = world.plan().held;
+        assert!(
+            held.iter().any(|held| held.reason.contains("mainstay adopt 3001")),
+            "{held:?}"
+        );
+        let plan = world.plan();
+        world.apply(&plan);
+        assert_eq!(world.vms().keys().copied().collect::<Vec<_>>(), [3001]);
+    }
+}
+
+#[test]
+fn the_etcd_member_on_a_vm_with_lost_marks_stays_and_counts() {
+    // Not in the file any more, and its VM cannot be proved: it may still run, so its member is not removed.
+    for lose in [
+        |world: &mut World| world.vm("prod-cp-3").tags.clear(),
+        |world: &mut World| world.config("prod-cp-3").description.clear(),
+    ] {
+        let world = settled(THREE_AND_TWO).changed(lose).edit("count: 3", "count: 1");
+        let plan = world.plan();
+        let touched = plan.steps.iter().any(|step| step.subject.to_string() == "prod-cp-3");
+        assert!(!touched, "{}", plan.render());
+        assert!(
+            plan.held.iter().any(|held| held.reason.contains("mainstay adopt 2003")),
+            "{}",
+            plan.render()
+        );
+    }
+}
+
+#[test]
+fn an_unfinished_claim_says_that_its_tag_follows_and_is_completed() {
     let mut world = settled(ONE);
     world.vm("lab-cp-1").tags.clear();
+    let mark = Mark::parse(&world.config("lab-cp-1").description).unwrap();
+    world.config("lab-cp-1").description = Mark {
+        tag_follows: true,
+        ..mark
+    }
+    .write_into("");
+    expect!["1 machine.mark lab-cp-1 bootstrap here: its claim was interrupted before it got its tag"]
+        .assert_eq(&world.plan().trace());
     expect![[r#"
-         1 machine.mark lab-cp-1 bootstrap here: ours by its UUID, but its tag is missing
+         1 machine.mark lab-cp-1 bootstrap here: its claim was interrupted before it got its tag
          2 machine.stop lab-cp-1 [live] <- 1: it goes
          3 machine.delete lab-cp-1 [wipe] <- 1 2: nothing is wanted"#]]
-    .assert_eq(&world.down().plan().trace());
+    .assert_eq(&world.clone().down().plan().trace());
+    world.settle();
+    assert!(world.vm("lab-cp-1").tags.contains("mainstay"));
+    assert!(!Mark::parse(&world.config("lab-cp-1").description).unwrap().tag_follows);
 }
 
 #[test]
-fn a_volume_of_somebody_on_our_vmid_stops_the_claim() {
+fn a_foreign_volume_on_our_vmid_stops_the_claim() {
     let world = empty(ONE).changed(|world| world.leftover(2001, false));
     expect![[r#"
         refused (conflict): VMID 2001 of lab-cp-1 has a volume without a VM: local-lvm:vm-2001-disk-9
-          why:  it may be somebody's data; a new VM would take it for its own.
-          help: if nobody needs it: pvesm free local-lvm:vm-2001-disk-9"#]]
+          why:  the volume may hold data, and a new VM with this VMID would reuse it.
+          help: if the data is not needed: pvesm free local-lvm:vm-2001-disk-9"#]]
     .assert_eq(&world.plan().render());
 }
 

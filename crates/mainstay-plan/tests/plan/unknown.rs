@@ -1,7 +1,7 @@
 //! "Absent" and "could not look" are different.
 
 use expect_test::expect;
-use mainstay_plan::{Seen, Talos};
+use mainstay_plan::{Guest, Seen};
 use semver::Version;
 
 use crate::world::{ONE, THREE_AND_TWO, empty, settled};
@@ -85,9 +85,9 @@ fn a_machine_pinned_to_a_host_that_is_offline_waits() {
 fn unknown_etcd_data_holds_the_bootstrap() {
     let mut world = empty(THREE_AND_TWO);
     let plan = world.plan();
-    world.apply_some(&plan, |step| step.action.name() == "talos.configure");
+    world.apply_some(&plan, |step| step.action.name() == "guest.configure");
     let world = world.blurred(|seen| {
-        if let Some(Talos::Running(node)) = seen.talos.get_mut("prod-cp-3") {
+        if let Some(Guest::Running(node)) = seen.guests.get_mut("prod-cp-3") {
             node.etcd = Seen::Unknown("deadline exceeded".to_owned());
         }
     });
@@ -98,7 +98,7 @@ fn unknown_etcd_data_holds_the_bootstrap() {
 #[test]
 fn a_config_that_cannot_be_read_is_not_compared() {
     let world = settled(ONE).blurred(|seen| {
-        if let Some(Talos::Running(node)) = seen.talos.get_mut("lab-cp-1") {
+        if let Some(Guest::Running(node)) = seen.guests.get_mut("lab-cp-1") {
             node.config = Seen::Unknown("deadline exceeded".to_owned());
         }
     });
@@ -108,8 +108,8 @@ fn a_config_that_cannot_be_read_is_not_compared() {
 #[test]
 fn a_node_that_is_well_but_does_not_answer_us_is_left_alone() {
     let world = settled(THREE_AND_TWO).blurred(|seen| {
-        seen.talos
-            .insert("prod-w-1".to_owned(), Talos::Silent("connection timed out".to_owned()));
+        seen.guests
+            .insert("prod-w-1".to_owned(), Guest::Silent("connection timed out".to_owned()));
     });
     expect![". configure prod-w-1 held: its node is well but its Talos API does not answer: connection timed out"]
         .assert_eq(&world.plan().render());
@@ -154,7 +154,7 @@ fn workers_that_outlived_every_control_plane_stop_everything() {
     world.members.clear();
     expect![[r#"
         refused (gate): every control plane is gone
-          why:  prod-w-1 still runs, so the cluster did: a new etcd would begin empty, under nodes that remember another.
+          why:  prod-w-1 belongs to a cluster whose control planes are all gone; a new, empty etcd would not match it.
           help: restore the control planes from a backup of their VMs; or give the cluster up: mainstay down, then mainstay up."#]].assert_eq(&world.plan().render());
 }
 

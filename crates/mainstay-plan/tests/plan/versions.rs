@@ -1,21 +1,23 @@
 //! Which versions a cluster gets.
 
-use mainstay_plan::{Power, Seen, Talos, Versions, resolve, running};
+use mainstay_plan::{Guest, PowerState, Seen, Versions, derive, running};
+use mainstay_spec::Distro;
 use semver::Version;
 
 use crate::world::{ID, ONE, THREE_AND_TWO, settled, spec};
 
 fn pick(extra: &str, running: Option<&Versions>) -> String {
     let spec = spec(&format!("{extra}{ONE}"));
-    match resolve(&spec, running) {
-        Ok(versions) => format!("{} {}", versions.talos, versions.kubernetes),
+    match derive::resolve(&spec, running) {
+        Ok(versions) => format!("{} {}", versions.release, versions.kubernetes),
         Err(error) => error.to_string(),
     }
 }
 
 fn old() -> Versions {
     Versions {
-        talos: Version::new(1, 12, 3),
+        distro: Distro::Talos,
+        release: Version::new(1, 12, 3),
         kubernetes: Version::new(1, 34, 1),
     }
 }
@@ -38,17 +40,17 @@ fn a_running_cluster_keeps_what_it_runs() {
 fn the_oldest_of_what_runs_is_what_runs() {
     let world = settled(THREE_AND_TWO);
     let mut observed = world.look();
-    if let Some(Talos::Running(node)) = observed.talos.get_mut("prod-w-1") {
-        node.version = Version::new(1, 14, 0);
+    if let Some(Guest::Running(node)) = observed.guests.get_mut("prod-w-1") {
+        node.release = Version::new(1, 14, 0);
     }
-    assert_eq!(running(&observed, ID).unwrap().talos, Version::new(1, 14, 0));
+    assert_eq!(running(&observed, ID).unwrap().release, Version::new(1, 14, 0));
 }
 
 #[test]
 fn marks_tell_what_silent_machines_run() {
     let mut world = settled(THREE_AND_TWO);
-    world.vms().values_mut().for_each(|vm| vm.power = Power::Stopped);
-    assert_eq!(running(&world.look(), ID).unwrap().talos, Version::new(1, 14, 1));
+    world.vms().values_mut().for_each(|vm| vm.power = PowerState::Stopped);
+    assert_eq!(running(&world.look(), ID).unwrap().release, Version::new(1, 14, 1));
     assert_eq!(running(&world.look(), uuid::Uuid::nil()), None);
     world.observed.vms = Seen::Unknown("403".to_owned());
     assert_eq!(running(&world.observed, ID), None);

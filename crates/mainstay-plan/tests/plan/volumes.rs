@@ -54,7 +54,7 @@ fn deleted(plan: &Plan) -> Vec<String> {
 
 fn is_held(world: &World) -> bool {
     let plan = world.plan();
-    plan.removals().next().is_none() && plan.held.iter().any(|held| held.what == "remove" && held.holds_up())
+    plan.removals().next().is_none() && plan.held.iter().any(|held| held.what == "remove" && held.blocks())
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_leftover_beside_our_machine_that_nothing_proves_stays_and_is_named() {
     let world = settled(ONE).changed(|world| world.leftover(2001, false));
     expect![". free local-lvm:vm-2001-disk-9 held: no VM uses it, and nothing proves that mainstay made it, so it stays; if it is not needed: pvesm free local-lvm:vm-2001-disk-9"]
         .assert_eq(&world.plan().render());
-    assert!(!world.plan().is_held_up());
+    assert!(!world.plan().is_blocked());
     let down = world.down().plan();
     assert!(
         !down
@@ -259,5 +259,5 @@ fn a_leftover_that_the_token_may_not_free_is_named_with_the_command() {
         });
     expect![". free local-lvm:vm-2001-disk-9 held: mainstay made it and no VM uses it, but the token lacks Datastore.Allocate on /storage/local-lvm: pvesm free local-lvm:vm-2001-disk-9"]
         .assert_eq(&world.plan().render());
-    assert!(world.plan().is_held_up());
+    assert!(world.plan().is_blocked());
 }

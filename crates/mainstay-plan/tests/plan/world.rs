@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use mainstay_plan::{
-    Action, Answer, Config, Desired, EtcdState, Facts, Host, Image, ImageFile, Kubernetes, LeaveBy, Leftover, Mark, Member,
-    Memory, Node, Observed, Plan, Power, Running, Seen, Setting, Step, StepId, Storage, StorageAt, StorageKind, Subject, Talos,
-    Token, Versions, Vm, VmConfig, VmDisk, VmNic, lint, plan, resolve, running,
+    Action, Desired, EtcdMember, EtcdState, Facts, Guest, GuestConfig, Host, HostStorage, Image, ImageFile, Kubernetes,
+    LeftoverVolume, Mark, MemberRemoval, Memory, NodeStatus, Observed, OpenPorts, Plan, PowerState, RunningGuest, SchematicRef,
+    Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, TokenScope, Versions, Vm, VmDisk, VmNic, VmSettings, derive,
+    lint, plan, running,
 };
 use mainstay_spec::{Environment, Gib, Spec};
 use semver::Version;
@@ -42,8 +43,8 @@ pub fn spec(yaml: &str) -> Spec {
 
 /// What runs inside a VM.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Guest {
-    pub config: Option<Config>,
+pub struct TestGuest {
+    pub config: Option<GuestConfig>,
     /// Has etcd data, of a member or of one that was removed.
     pub etcd: bool,
     /// Its etcd left the cluster and stays away until a restart.
@@ -60,7 +61,7 @@ pub struct World {
     pub cluster_id: Option<Uuid>,
     /// PVE's side. Talos, etcd and Kubernetes are made from the guests by [`World::look`].
     pub observed: Observed,
-    pub guests: BTreeMap<u32, Guest>,
+    pub guests: BTreeMap<u32, TestGuest>,
     pub members: Vec<(u64, String)>,
     pub nodes: BTreeSet<String>,
     /// Every machine that was ever claimed.
@@ -76,9 +77,9 @@ pub fn gib(size: u64) -> u64 {
     size << 30
 }
 
-pub fn storage(kind: StorageKind, content: &[&str], total: u64) -> Storage {
+pub fn storage(kind: StorageKind, content: &[&str], total: u64) -> HostStorage {
     let content = content.iter().map(|kind| (*kind).to_owned()).collect();
-    Storage {
+    HostStorage {
         kind,
         content,
         active: true,
@@ -119,13 +120,13 @@ pub fn empty(yaml: &str) -> World {
         observed: Observed {
             pve: Version::new(9, 1, 9),
             quorate: Seen::Yes(true),
-            token: Token::default(),
+            token: TokenScope::default(),
             hosts: (1..=3).map(|n| (format!("pve{n}"), host())).collect(),
             vms: Seen::Yes(BTreeMap::new()),
             leftovers: Seen::Yes(Vec::new()),
             lost: BTreeSet::new(),
             images: BTreeMap::new(),
-            talos: BTreeMap::new(),
+            guests: BTreeMap::new(),
             etcd: Seen::No,
             kubernetes: Seen::No,
             answers: BTreeMap::new(),
@@ -155,7 +156,7 @@ impl World {
             return Desired::nothing(&spec, self.cluster_id, Vec::new());
         }
         let observed = self.look();
-        let versions = resolve(&spec, self.cluster_id.and_then(|id| running(&observed, id)).as_ref()).unwrap();
+        let versions = derive::resolve(&spec, self.cluster_id.and_then(|id| running(&observed, id)).as_ref()).unwrap();
         let configs = spec.machines.iter().map(|machine| {
             // What a generated config depends on, as far as this world cares.
             let kind = if machine.role == mainstay_spec::Role::Worker {
@@ -185,18 +186,23 @@ impl World {
                 format!("  env:\n{taints}")
             };
             let text = format!("version: v1alpha1\nmachine:\n  type: {kind}\n{labels}{taints}cluster:\n  clusterName: prod\n");
-            (machine.name.to_string(), Config::new(text))
+            (machine.name.to_string(), GuestConfig::new(text))
         });
         let image = Image {
-            schematic: "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba".to_owned(),
+            schematic: Some(SchematicRef {
+                id: "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba".to_owned(),
+                text: "{}".to_owned(),
+            }),
             url: "https://factory.talos.dev/image/x".to_owned(),
-            file: format!("talos-{}-376567988ad3-nocloud-amd64.qcow2", versions.talos),
+            file: format!("talos-{}-376567988ad3-nocloud-amd64.qcow2", versions.release),
+            checksum: None,
             size: Some(IMAGE_SIZE),
         };
         let configs = configs.collect();
         Desired::cluster(
             &spec,
             Facts {
+                first_user: None,
                 cluster_id: self.cluster_id,
                 versions,
                 image,
@@ -206,7 +212,7 @@ impl World {
     }
 
     pub fn file(&self) -> String {
-        self.desired().cluster_goal().unwrap().image.file.clone()
+        self.desired().cluster_goal().unwrap().machines[0].image.file.clone()
     }
 
     /// The plan for this world. Every plan in every test is linted.
@@ -285,19 +291,19 @@ impl World {
         self.vms().get_mut(&vmid).unwrap()
     }
 
-    pub fn config(&mut self, name: &str) -> &mut VmConfig {
+    pub fn config(&mut self, name: &str) -> &mut VmSettings {
         match &mut self.vm(name).config {
             Seen::Yes(config) => config,
             _ => panic!("the config is not seen"),
         }
     }
 
-    pub fn guest(&mut self, name: &str) -> &mut Guest {
+    pub fn guest(&mut self, name: &str) -> &mut TestGuest {
         let vmid = self.vmid(name);
         self.guests.get_mut(&vmid).unwrap()
     }
 
-    /// Somebody deleted a machine.
+    /// An administrator deletes a machine.
     pub fn without(mut self, name: &str) -> Self {
         let vmid = self.vmid(name);
         self.vms().remove(&vmid);
@@ -305,9 +311,9 @@ impl World {
         self
     }
 
-    /// Somebody stopped a machine.
+    /// An administrator stops a machine.
     pub fn stopped(mut self, name: &str) -> Self {
-        self.vm(name).power = Power::Stopped;
+        self.vm(name).power = PowerState::Stopped;
         self
     }
 
@@ -334,12 +340,12 @@ impl World {
     pub fn answers(&mut self, address: [u8; 4], port: u16) {
         self.observed
             .answers
-            .insert(Ipv4Addr::from(address), Seen::Yes(Answer { ports: vec![port] }));
+            .insert(Ipv4Addr::from(address), Seen::Yes(OpenPorts { ports: vec![port] }));
     }
 
-    /// A VM of somebody else.
+    /// A foreign VM.
     pub fn stranger(&mut self, vmid: u32, name: &str) {
-        let config = VmConfig {
+        let config = VmSettings {
             description: "precious".to_owned(),
             ..blank_config(name)
         };
@@ -347,7 +353,7 @@ impl World {
             vmid,
             host: "pve2".to_owned(),
             name: Some(name.to_owned()),
-            power: Power::Running,
+            power: PowerState::Running,
             tags: BTreeSet::new(),
             template: false,
             ha: false,
@@ -361,7 +367,7 @@ impl World {
             host: "pve1".to_owned(),
             storage: "local-lvm".to_owned(),
         };
-        let left = Leftover {
+        let left = LeftoverVolume {
             at,
             volume: format!("local-lvm:vm-{vmid}-disk-9"),
             vmid,
@@ -374,7 +380,7 @@ impl World {
         }
     }
 
-    /// Nobody refers to its volumes any more.
+    /// No VM refers to its volumes any more.
     pub fn forget_lost(&mut self, vmid: u32) {
         let own = format!("vm-{vmid}-");
         self.observed.lost.retain(|volume| !volume.contains(&own));
@@ -389,7 +395,7 @@ impl World {
         self.observed.lost.extend(system);
     }
 
-    /// Somebody makes a control plane leave etcd, if etcd lets it.
+    /// The operator makes a control plane leave etcd, if etcd lets it.
     pub fn leave_etcd(&mut self, vmid: u32) {
         let machines = self.machines();
         let Some((name, _)) = machines.into_iter().find(|(_, vm)| vm.vmid == vmid) else {
@@ -412,7 +418,7 @@ impl World {
         let mut observed = self.observed.clone();
         let machines = self.machines();
         observed.images = self.images();
-        observed.talos = machines
+        observed.guests = machines
             .iter()
             .filter_map(|(name, vm)| Some((name.clone(), self.talos(name, vm)?)))
             .collect();
@@ -457,28 +463,28 @@ impl World {
             .collect()
     }
 
-    fn talos(&self, name: &str, vm: &Vm) -> Option<Talos> {
-        let guest = self.guests.get(&vm.vmid).filter(|_| vm.power == Power::Running)?;
+    fn talos(&self, name: &str, vm: &Vm) -> Option<Guest> {
+        let guest = self.guests.get(&vm.vmid).filter(|_| vm.power == PowerState::Running)?;
         let uuid = mainstay_spec::smbios_uuid(ID, name);
         if guest.silent || (guest.config.is_some() && !guest.certified) {
-            return Some(Talos::Silent("connection refused".to_owned()));
+            return Some(Guest::Silent("connection refused".to_owned()));
         }
         let versions = self.versions();
         Some(match &guest.config {
-            None => Talos::Maintenance {
+            None => Guest::AwaitingConfig {
                 uuid: Seen::Yes(uuid),
-                version: Some(versions.talos),
+                release: Some(versions.release),
             },
-            Some(config) => Talos::Running(Box::new(Running {
+            Some(config) => Guest::Running(Box::new(RunningGuest {
                 uuid,
-                version: versions.talos,
+                release: versions.release,
                 kubernetes: Some(versions.kubernetes),
                 stage: "running".to_owned(),
                 unmet: Vec::new(),
                 config: Seen::Yes(config.clone()),
                 etcd: match (guest.etcd, guest.left) {
                     (true, _) if self.members.iter().any(|(_, member)| member == name) => Seen::Yes(EtcdState::Healthy),
-                    (true, _) => Seen::Yes(EtcdState::Unwell),
+                    (true, _) => Seen::Yes(EtcdState::Unhealthy),
                     (false, true) => Seen::Yes(EtcdState::Left),
                     (false, false) => Seen::No,
                 },
@@ -488,22 +494,22 @@ impl World {
 
     fn answering(&self, name: &str) -> bool {
         let answers =
-            |(machine, vm): (String, &Vm)| machine == name && matches!(self.talos(&machine, vm), Some(Talos::Running(_)));
+            |(machine, vm): (String, &Vm)| machine == name && matches!(self.talos(&machine, vm), Some(Guest::Running(_)));
         self.machines().into_iter().any(answers)
     }
 
-    fn etcd(&self, machines: &[(String, &Vm)]) -> Seen<Vec<Member>> {
-        let member = |(id, name): &(u64, String)| Member {
+    fn etcd(&self, machines: &[(String, &Vm)]) -> Seen<Vec<EtcdMember>> {
+        let member = |(id, name): &(u64, String)| EtcdMember {
             id: *id,
             name: name.clone(),
             learner: false,
             healthy: self.answering(name),
         };
-        let members: Vec<Member> = self.members.iter().map(member).collect();
+        let members: Vec<EtcdMember> = self.members.iter().map(member).collect();
         let healthy = members.iter().filter(|member| member.healthy).count();
         let dark = machines
             .iter()
-            .any(|(_, vm)| self.guests.contains_key(&vm.vmid) && vm.power != Power::Running);
+            .any(|(_, vm)| self.guests.contains_key(&vm.vmid) && vm.power != PowerState::Running);
         match members.len() {
             0 if dark => Seen::Unknown("a control plane does not run".to_owned()),
             0 => Seen::No,
@@ -526,7 +532,7 @@ impl World {
             let why = if up { "no CNI" } else { "kubelet stopped posting status" };
             (
                 name.clone(),
-                Node {
+                NodeStatus {
                     ready: ready && up,
                     why: why.to_owned(),
                     stale: false,
@@ -551,7 +557,7 @@ impl World {
         self.vms().get_mut(&vmid).unwrap_or_else(|| panic!("VM {vmid} is not there"))
     }
 
-    fn config_at(&mut self, vmid: u32) -> &mut VmConfig {
+    fn config_at(&mut self, vmid: u32) -> &mut VmSettings {
         match &mut self.at(vmid).config {
             Seen::Yes(config) => config,
             _ => panic!("the config of {vmid} is not seen"),
@@ -585,7 +591,7 @@ impl World {
         true
     }
 
-    /// Nobody takes a member down whom the others need for their majority.
+    /// Fails if the other members have no majority without this one.
     fn assert_quorum_without(&self, name: &str) {
         let is_member = self.members.iter().any(|(_, member)| member == name);
         if self.down || !is_member || self.members.len() == 1 {
@@ -617,7 +623,7 @@ impl World {
                     bridge: claim.nic.bridge.clone(),
                     vlan: claim.nic.vlan,
                 };
-                let config = VmConfig {
+                let config = VmSettings {
                     description: claim.mark.write_into(""),
                     uuid: Some(claim.vm.uuid),
                     cores: claim.shape.cpu,
@@ -635,7 +641,7 @@ impl World {
                     vmid: claim.vm.vmid,
                     host: claim.vm.host.clone(),
                     name: Some(claim.name.clone()),
-                    power: Power::Stopped,
+                    power: PowerState::Stopped,
                     tags,
                     template: false,
                     ha: false,
@@ -712,7 +718,7 @@ impl World {
                 let lost = self.observed.lost.clone();
                 let mut disks = self.config_at(vm.vmid).disks.values();
                 assert!(!disks.any(|disk| lost.contains(&disk.volume)), "{vm} lacks a volume");
-                self.at(vm.vmid).power = Power::Running;
+                self.at(vm.vmid).power = PowerState::Running;
                 self.guests.entry(vm.vmid).or_default().left = false;
             }
             Action::MachineChange { vm, settings, mark } => {
@@ -728,10 +734,10 @@ impl World {
             }
             Action::MachineStop { vm, .. } => {
                 self.assert_quorum_without(&name);
-                self.at(vm.vmid).power = Power::Stopped;
+                self.at(vm.vmid).power = PowerState::Stopped;
             }
             Action::MachineDelete { vm, .. } => {
-                assert_eq!(self.at(vm.vmid).power, Power::Stopped, "{vm} runs");
+                assert_eq!(self.at(vm.vmid).power, PowerState::Stopped, "{vm} runs");
                 self.vms().remove(&vm.vmid);
                 self.guests.remove(&vm.vmid);
                 self.forget_lost(vm.vmid);
@@ -740,7 +746,8 @@ impl World {
                 Seen::Yes(all) => all.retain(|left| left.volume != *volume),
                 _ => panic!("leftovers are not seen"),
             },
-            Action::TalosConfigure { config, .. } => {
+            Action::GuestProve { .. } | Action::GuestPrepare { .. } => {}
+            Action::GuestConfigure { config, .. } => {
                 let vmid = self.find(&step.subject);
                 let guest = self.guests.get_mut(&vmid).unwrap();
                 guest.silent = false;
@@ -749,9 +756,9 @@ impl World {
                     self.nodes.insert(name);
                 }
             }
-            Action::TalosAwait { .. } => self.guest(&name).silent = false,
-            Action::TalosReconfigure { config, .. } => self.guest(&name).config = Some(config.clone()),
-            Action::TalosBootstrap { .. } => {
+            Action::GuestAwait { .. } => self.guest(&name).silent = false,
+            Action::GuestReconfigure { config, .. } => self.guest(&name).config = Some(config.clone()),
+            Action::EtcdBootstrap { .. } => {
                 assert!(self.members.is_empty(), "a second bootstrap");
                 self.guest(&name).etcd = true;
                 self.members.push((1, name));
@@ -775,13 +782,13 @@ impl World {
                     self.guest(&name).etcd = true;
                 }
             }
-            Action::EtcdLeave { member, by } => {
+            Action::EtcdLeave { member, by, .. } => {
                 let healthy = self.members.iter().filter(|(_, name)| self.answering(name)).count();
                 assert!(
                     healthy > self.members.len() / 2,
                     "etcd without a majority cannot change its members"
                 );
-                if let LeaveBy::Itself(_) = by {
+                if let MemberRemoval::Leave = by {
                     let guest = self.guest(&member.name);
                     (guest.etcd, guest.left) = (false, true);
                 }
@@ -789,11 +796,12 @@ impl World {
             }
             Action::NodeAwait { .. } => {
                 let vmid = self.find(&step.subject);
-                let runs = self.at(vmid).power == Power::Running && self.guests[&vmid].certified && !self.guests[&vmid].silent;
+                let runs =
+                    self.at(vmid).power == PowerState::Running && self.guests[&vmid].certified && !self.guests[&vmid].silent;
                 assert!(runs && !self.members.is_empty(), "{name} never becomes a node");
                 self.nodes.insert(name);
             }
-            Action::NodeDelete => drop(self.nodes.remove(&name)),
+            Action::NodeDelete { .. } => drop(self.nodes.remove(&name)),
         }
     }
 
@@ -842,7 +850,7 @@ impl World {
     }
 
     fn set(&mut self, vmid: u32, setting: &Setting) {
-        let runs = self.at(vmid).power == Power::Running;
+        let runs = self.at(vmid).power == PowerState::Running;
         let config = self.config_at(vmid);
         let mut key = None;
         match setting {
@@ -894,7 +902,7 @@ impl World {
 }
 
 /// Reads back which volumes the disks became that were asked for.
-fn list_disks(config: &mut VmConfig) {
+fn list_disks(config: &mut VmSettings) {
     let Some(mark) = Mark::parse(&config.description) else {
         return;
     };
@@ -906,8 +914,9 @@ fn list_disks(config: &mut VmConfig) {
     config.description = Mark { disks, ..mark }.write_into(&config.description);
 }
 
-pub fn blank_config(name: &str) -> VmConfig {
-    VmConfig {
+pub fn blank_config(name: &str) -> VmSettings {
+    VmSettings {
+        serial: None,
         digest: "d".to_owned(),
         name: Some(name.to_owned()),
         description: String::new(),

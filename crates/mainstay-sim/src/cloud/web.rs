@@ -84,7 +84,7 @@ impl Web {
     pub fn new(download: Duration, pace: Pace, wall: Wall, entropy: &Entropy) -> Result<Arc<Self>, PkiError> {
         let (ca_pem, key) = Authority::generate("public web authority", &entropy.fork("web ca"), &wall)?;
         let mut request = CertificateRequest::server("web", &wall);
-        request.names = HOSTS.map(str::to_owned).to_vec();
+        request.names = HOSTS.into_iter().chain(crate::charts::HOSTS).map(str::to_owned).collect();
         request.life = Duration::from_secs(3650 * 24 * 3600);
         let pair = Authority::read(&ca_pem, &key)?.issue(&request, &entropy.fork("web"))?;
         let config = server_config(wall)
@@ -175,6 +175,9 @@ impl Web {
     }
 
     async fn ubuntu(&self, parts: &[&str]) -> Response {
+        if let ["jammy" | "noble" | "resolute"] = parts {
+            return listing(&UBUNTU, "current");
+        }
         let [code, directory, file] = parts else { return not_found() };
         let release = match *code {
             "jammy" => "22.04",
@@ -195,6 +198,9 @@ impl Web {
     }
 
     async fn debian(&self, parts: &[&str]) -> Response {
+        if let ["images", "cloud", "bookworm" | "trixie"] = parts {
+            return listing(&DEBIAN, "latest");
+        }
         let ["images", "cloud", code, directory, file] = parts else {
             return not_found();
         };
@@ -232,6 +238,16 @@ impl Web {
             _ => not_found(),
         }
     }
+}
+
+/// The index page that a web server makes of a directory: both publishers use Apache's.
+fn listing(dated: &[&str], moving: &str) -> Response {
+    let row = |name: &&str| format!("<tr><td><a href=\"{name}/\">{name}/</a></td></tr>\n");
+    let rows: String = dated.iter().chain([&moving]).map(row).collect();
+    let page = format!(
+        "<html><body><h1>Index</h1><table>\n<tr><td><a href=\"../\">Parent Directory</a></td></tr>\n{rows}</table></body></html>\n"
+    );
+    ([(header::CONTENT_TYPE, "text/html;charset=UTF-8")], page).into_response()
 }
 
 fn not_found() -> Response {

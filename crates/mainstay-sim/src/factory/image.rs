@@ -26,7 +26,7 @@ pub struct TalosImage {
 }
 
 impl TalosImage {
-    /// The size a VM sees, before anybody enlarges its disk.
+    /// The size a VM sees, before its disk is enlarged.
     pub fn virtual_size(&self) -> u64 {
         let dual_boot = self.arch == "amd64";
         match (self.version.minor, dual_boot) {

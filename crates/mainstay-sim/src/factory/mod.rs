@@ -171,7 +171,7 @@ impl Factory {
         })
     }
 
-    /// Waits until the asset is built; whoever asks first starts the build.
+    /// Waits until the asset is built; the first request starts the build.
     async fn built(&self, key: &str) {
         let ready = {
             let mut state = self.lock();

@@ -1,8 +1,13 @@
 //! A simulated Kubernetes API server, as far as a cluster's first life needs it: real HTTP, real watches, objects of any kind.
 //!
-//! What runs behind it (kubelets, controllers) is played by the guests; this is the API and its store.
+//! Nodes and static pods are written by the guests; `control` has the controllers and kubelets that run everything else.
 
+pub(crate) mod admission;
+pub(crate) mod control;
 pub(crate) mod discovery;
+mod eviction;
+pub(crate) mod gitops;
+pub(crate) mod helm;
 pub(crate) mod kinds;
 pub(crate) mod patch;
 pub(crate) mod request;

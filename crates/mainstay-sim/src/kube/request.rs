@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::kinds::{self, Kind};
 use super::select::Selector;
+use super::store::Store;
 
 /// A path under `/api/v1` or `/apis/<group>/<version>`.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +16,7 @@ pub(crate) struct ResourcePath {
 }
 
 impl ResourcePath {
-    pub fn parse(path: &str) -> Option<Self> {
+    pub fn parse(path: &str, store: Option<&Store>) -> Option<Self> {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let (group, version, rest) = match parts.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
@@ -35,7 +36,7 @@ impl ResourcePath {
             [plural, name, sub] => (*plural, Some(*name), Some(*sub)),
             _ => return None,
         };
-        let kind = kinds::find(group, version, plural)?;
+        let kind = kinds::find_in(store, group, version, plural)?;
         let own = |text: Option<&str>| text.map(str::to_owned);
         Some(Self {
             kind,
@@ -58,6 +59,8 @@ pub(crate) struct Options {
     pub field_manager: String,
     pub force: bool,
     pub dry_run: bool,
+    pub grace_period: Option<u64>,
+    pub propagation: Option<String>,
 }
 
 impl Options {
@@ -76,6 +79,8 @@ impl Options {
             field_manager: text("fieldManager"),
             force: set("force"),
             dry_run: text("dryRun") == "All",
+            grace_period: text("gracePeriodSeconds").parse().ok(),
+            propagation: pairs.get("propagationPolicy").cloned(),
         }
     }
 }
@@ -86,18 +91,19 @@ mod tests {
 
     #[test]
     fn paths_name_kind_namespace_name_and_subresource() {
-        let path = ResourcePath::parse("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/cp1").expect("a lease");
+        let path =
+            ResourcePath::parse("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/cp1", None).expect("a lease");
         assert_eq!(
             (path.kind.kind, path.namespace.as_deref(), path.name.as_deref()),
             ("Lease", Some("kube-node-lease"), Some("cp1"))
         );
-        let path = ResourcePath::parse("/api/v1/namespaces/default").expect("a namespace");
+        let path = ResourcePath::parse("/api/v1/namespaces/default", None).expect("a namespace");
         assert_eq!(
             (path.kind.kind, path.namespace, path.name.as_deref()),
             ("Namespace", None, Some("default"))
         );
-        let path = ResourcePath::parse("/api/v1/nodes/cp1/status").expect("a status");
+        let path = ResourcePath::parse("/api/v1/nodes/cp1/status", None).expect("a status");
         assert_eq!((path.kind.kind, path.sub.as_deref()), ("Node", Some("status")));
-        assert_eq!(ResourcePath::parse("/api/v1/nopes"), None);
+        assert_eq!(ResourcePath::parse("/api/v1/nopes", None), None);
     }
 }

@@ -12,10 +12,11 @@ use mainstay_net::Wall;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::control::is_deleting;
 use super::kinds::{self, Kind};
 use super::request::{Options, ResourcePath};
 use super::store::{ChangeType, Key, Store, StoreError};
-use super::{discovery, patch, table};
+use super::{admission, discovery, eviction, patch, table};
 
 /// etcd gives up a request after this time; the API server then answers an error.
 const ETCD_TIMEOUT: Duration = Duration::from_secs(7);
@@ -28,10 +29,10 @@ pub(crate) struct User {
     pub groups: Vec<String>,
 }
 
-/// The leases of kubelets, which are written when somebody looks.
+/// The leases of kubelets, which are written when a client reads them.
 pub(crate) struct Leases {
     pub write: Box<dyn Fn() + Send + Sync>,
-    /// How often somebody looks who watches them.
+    /// How often they are written for a client that watches them.
     pub glance: Duration,
 }
 
@@ -59,10 +60,11 @@ impl ApiServer {
             return axum::Json(version(&self.version)).into_response();
         }
         let accept = text(&request, &header::ACCEPT);
-        if let Some(document) = discovery::document(&path, &accept, &self.address) {
+        if let Some(document) = discovery::document(&path, &accept, &self.address, (self.store)().as_deref()) {
             return discovered(&document, &accept);
         }
-        let Some(resource) = ResourcePath::parse(&path) else {
+        let store = (self.store)();
+        let Some(resource) = ResourcePath::parse(&path, store.as_deref()) else {
             return status(
                 StatusCode::NOT_FOUND,
                 "NotFound",
@@ -73,7 +75,7 @@ impl ApiServer {
         if !user.groups.iter().any(|group| group == "system:masters") {
             return forbidden(&user, &resource, request.method());
         }
-        let Some(store) = (self.store)() else {
+        let Some(store) = store else {
             tokio::time::sleep(ETCD_TIMEOUT).await;
             return status(
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -122,13 +124,14 @@ impl ApiServer {
         };
         match (method, at.name.is_some()) {
             (Method::GET, _) if options.watch => call.watch(&at),
+            (Method::GET, true) if at.sub.as_deref() == Some("log") => call.log(&at),
             (Method::GET, true) => call.get(&at),
             (Method::GET, false) => call.list(&at),
-            (Method::POST, true) if at.sub.as_deref() == Some("eviction") => call.evict(&at),
+            (Method::POST, true) if at.sub.as_deref() == Some("eviction") => call.evict(&at, &body),
             (Method::POST, false) => call.create(&at, &body),
             (Method::PUT, true) => call.replace(&at, &body),
             (Method::PATCH, true) => call.patch(&at, &content_type, &body),
-            (Method::DELETE, true) => call.delete(&at),
+            (Method::DELETE, true) => call.delete(&at, &body),
             (Method::DELETE, false) => call.delete_all(&at),
             _ => status(
                 StatusCode::METHOD_NOT_ALLOWED,
@@ -158,11 +161,17 @@ fn text(request: &axum::extract::Request, name: &header::HeaderName) -> String {
 }
 
 /// A `Status` object with its HTTP code.
-fn status(code: StatusCode, reason: &str, message: &str, details: Value) -> Response {
-    let body = json!({
+pub(crate) fn status(code: StatusCode, reason: &str, message: &str, details: Value) -> Response {
+    let mut body = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "reason": reason, "details": details,
         "code": code.as_u16(),
     });
+    // Some answers have a text only.
+    if reason.is_empty()
+        && let Some(map) = body.as_object_mut()
+    {
+        map.shift_remove("reason");
+    }
     (code, axum::Json(body)).into_response()
 }
 
@@ -339,6 +348,9 @@ impl Call<'_> {
             return refusal;
         }
         complete(&mut object, &key);
+        if let Some(refusal) = self.refused_by_admission(&mut object, &key) {
+            return refusal;
+        }
         if self.options.dry_run {
             return self.answer(StatusCode::CREATED, at.kind, &object);
         }
@@ -350,8 +362,39 @@ impl Call<'_> {
 
     fn missing_namespace(&self, key: &Key) -> Option<Response> {
         let namespace = Key::new(&kinds::NAMESPACES, "", &key.namespace);
-        let missing = key.kind.namespaced && self.store.get(&namespace).is_none();
-        missing.then(|| self.refuse(&namespace, &StoreError::NotFound))
+        if !key.kind.namespaced {
+            return None;
+        }
+        match self.store.get(&namespace) {
+            None => Some(self.refuse(&namespace, &StoreError::NotFound)),
+            // Only new objects are refused.
+            Some(object) if is_deleting(&object) && self.store.get(key).is_none() => Some(eviction::terminating(key)),
+            Some(_) => None,
+        }
+    }
+
+    /// What admission says about a new object; it may also change it.
+    fn refused_by_admission(&self, object: &mut Value, key: &Key) -> Option<Response> {
+        if let Some(why) = admission::too_large(key, object) {
+            return Some(status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &why, json!({})));
+        }
+        if *key.kind != kinds::PODS {
+            return None;
+        }
+        if let Some(why) = admission::refuse_pod(self.store, &key.namespace, &key.name, &object["spec"]) {
+            let details = json!({"name": key.name, "kind": "pods"});
+            return Some(status(StatusCode::FORBIDDEN, "Forbidden", &why, details));
+        }
+        admission::default_pod(object);
+        None
+    }
+
+    fn log(&self, at: &ResourcePath) -> Response {
+        let key = Self::key(at);
+        match self.store.get(&key) {
+            Some(_) => self.store.log(&key).into_response(),
+            None => self.refuse(&key, &StoreError::NotFound),
+        }
     }
 
     fn replace(&self, at: &ResourcePath, body: &[u8]) -> Response {
@@ -453,6 +496,12 @@ impl Call<'_> {
         // A new object has no other manager to be in conflict with.
         let _ = patch::apply(&mut object, applied, &self.options.field_manager, true);
         complete(&mut object, key);
+        if let Some(refusal) = self.refused_by_admission(&mut object, key) {
+            return refusal;
+        }
+        if self.options.dry_run {
+            return self.answer(StatusCode::CREATED, at.kind, &object);
+        }
         match self.store.create(key, object, &self.now()) {
             Ok(object) => self.answer(StatusCode::CREATED, at.kind, &object),
             Err(error) => self.refuse(key, &error),
@@ -474,9 +523,21 @@ impl Call<'_> {
         status(StatusCode::CONFLICT, "Conflict", &message, json!({"causes": causes}))
     }
 
-    fn delete(&self, at: &ResourcePath) -> Response {
+    fn delete(&self, at: &ResourcePath, body: &[u8]) -> Response {
         let key = Self::key(at);
-        match self.store.mark_deleted(&key, &self.now()) {
+        let options = eviction::DeleteOptions::parse(body, self.options);
+        let Some(object) = self.store.get(&key) else {
+            return self.refuse(&key, &StoreError::NotFound);
+        };
+        if let Some(refusal) = options.unmet(&key, &object) {
+            return refusal;
+        }
+        if options.dry_run {
+            return self.answer(StatusCode::OK, at.kind, &object);
+        }
+        match eviction::delete(self.store, &key, &options, &self.now(), self.server.wall.now()) {
+            // An object that stays for a while is the answer itself.
+            Ok(object) if self.store.get(&key).is_some() => self.answer(StatusCode::OK, at.kind, &object),
             Ok(object) => {
                 let details =
                     json!({"name": key.name, "group": key.kind.group, "kind": key.kind.plural, "uid": object["metadata"]["uid"]});
@@ -497,21 +558,26 @@ impl Call<'_> {
                 metadata["namespace"].as_str().unwrap_or_default(),
                 metadata["name"].as_str().unwrap_or_default(),
             );
-            let _ = self.store.mark_deleted(&key, &self.now());
+            let options = eviction::DeleteOptions::default();
+            let _ = eviction::delete(self.store, &key, &options, &self.now(), self.server.wall.now());
         }
         axum::Json(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})).into_response()
     }
 
-    fn evict(&self, at: &ResourcePath) -> Response {
+    fn evict(&self, at: &ResourcePath, body: &[u8]) -> Response {
         let key = Self::key(at);
-        match self.store.delete(&key) {
-            Ok(_) => (
-                StatusCode::CREATED,
-                axum::Json(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})),
-            )
-                .into_response(),
-            Err(error) => self.refuse(&key, &error),
+        let options = match eviction::DeleteOptions::of_eviction(body, &key) {
+            Ok(options) => options,
+            Err(why) => return status(StatusCode::BAD_REQUEST, "BadRequest", &why, json!({})),
+        };
+        if self.store.get(&key).is_none() {
+            return self.refuse(&key, &StoreError::NotFound);
         }
+        let namespace = self.store.get(&Key::new(&kinds::NAMESPACES, "", &key.namespace));
+        if namespace.is_some_and(|namespace| is_deleting(&namespace)) {
+            return eviction::terminating(&key);
+        }
+        eviction::evict(self.store, &key, &options, &self.now(), self.server.wall.now())
     }
 
     fn watch(&self, at: &ResourcePath) -> Response {
@@ -574,6 +640,8 @@ fn complete(object: &mut Value, key: &Key) {
     }
     if key.kind.plural == "namespaces" && object["status"].is_null() {
         object["status"] = json!({"phase": "Active"});
+        object["spec"]["finalizers"] = json!(["kubernetes"]);
+        object["metadata"]["labels"]["kubernetes.io/metadata.name"] = json!(key.name);
     }
 }
 

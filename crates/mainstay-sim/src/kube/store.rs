@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -27,6 +28,19 @@ struct Inner {
     history: VecDeque<Change>,
     /// Who follows single objects.
     followers: BTreeMap<Key, watch::Sender<u64>>,
+    /// The controllers of this cluster run.
+    controlled: bool,
+    policy: PodPolicy,
+    /// What containers wrote, by pod.
+    logs: BTreeMap<Key, String>,
+}
+
+/// The PodSecurity level that holds where a namespace has no label.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PodPolicy {
+    /// `baseline`, `restricted`, or nothing.
+    pub enforce: Option<&'static str>,
+    pub exempt: &'static [&'static str],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,6 +108,62 @@ impl Store {
         self.inner.lock().expect("no request panics while it holds the store")
     }
 
+    /// True for the first caller only.
+    pub fn claim_controllers(&self) -> bool {
+        !std::mem::replace(&mut self.lock().controlled, true)
+    }
+
+    pub fn set_policy(&self, policy: PodPolicy) {
+        self.lock().policy = policy;
+    }
+
+    pub fn policy(&self) -> PodPolicy {
+        self.lock().policy.clone()
+    }
+
+    pub fn set_log(&self, pod: &Key, text: String) {
+        self.lock().logs.insert(pod.clone(), text);
+    }
+
+    pub fn log(&self, pod: &Key) -> String {
+        self.lock().logs.get(pod).cloned().unwrap_or_default()
+    }
+
+    /// As the API server ends a pod: one on a node gets its grace period, and its kubelet removes it.
+    pub fn end_pod(&self, key: &Key, grace: Option<u64>, now: &str, at: jiff::Timestamp) -> Result<Arc<Value>, StoreError> {
+        let pod = self.get(key).ok_or(StoreError::NotFound)?;
+        let own = pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30);
+        let grace = grace.unwrap_or(own);
+        let is_mirror = !pod["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_null();
+        let is_finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        let on_node = !pod["spec"]["nodeName"].is_null();
+        if grace == 0 || !on_node || is_mirror || is_finished || !self.lock().controlled {
+            return self.mark_deleted(key, now);
+        }
+        let known = pod["metadata"]["deletionGracePeriodSeconds"].as_u64();
+        if known.is_some_and(|known| known <= grace) {
+            return Ok(pod);
+        }
+        let ends = at.checked_add(Duration::from_secs(grace)).unwrap_or(at);
+        let ends = jiff::Timestamp::from_second(ends.as_second()).unwrap_or(ends);
+        self.update_keeping(key, |pod| {
+            pod["metadata"]["deletionTimestamp"] = json!(ends.to_string());
+            pod["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+        })
+    }
+
+    /// Changes an object that stays although it is being deleted.
+    pub fn update_keeping(&self, key: &Key, change: impl FnOnce(&mut Value)) -> Result<Arc<Value>, StoreError> {
+        let mut inner = self.lock();
+        let old = inner.objects.get(key).cloned().ok_or(StoreError::NotFound)?;
+        let mut new = (*old).clone();
+        change(&mut new);
+        if new == *old {
+            return Ok(old);
+        }
+        Ok(self.write(&mut inner, ChangeType::Modified, key, new))
+    }
+
     pub fn revision(&self) -> u64 {
         self.lock().revision
     }
@@ -139,6 +209,9 @@ impl Store {
         let metadata = &mut object["metadata"];
         metadata["uid"] = json!(uid.to_string());
         metadata["creationTimestamp"] = json!(now);
+        if counts_generations(key.kind) {
+            metadata["generation"] = json!(1);
+        }
         Ok(self.write(&mut inner, ChangeType::Added, key, object))
     }
 
@@ -154,7 +227,14 @@ impl Store {
         if new == *old {
             return Ok(old);
         }
-        if !new["metadata"]["deletionTimestamp"].is_null() && !has_finalizers(&new) {
+        if counts_generations(key.kind) && new["spec"] != old["spec"] {
+            let generation = old["metadata"]["generation"].as_u64().unwrap_or_default();
+            new["metadata"]["generation"] = json!(generation + 1);
+        }
+        // A pod waits for its kubelet, anything else for its finalizers.
+        let is_kept =
+            has_finalizers(&new) || (*key.kind == kinds::PODS && !new["metadata"]["deletionGracePeriodSeconds"].is_null());
+        if !new["metadata"]["deletionTimestamp"].is_null() && !is_kept {
             inner.objects.remove(key);
             return Ok(self.write(&mut inner, ChangeType::Deleted, key, new));
         }
@@ -226,37 +306,45 @@ impl Store {
 
     pub fn restore(dump: &Value) -> Self {
         let revision = dump["revision"].as_u64().unwrap_or(1);
-        let mut inner = Inner {
+        let inner = Inner {
             revision,
             compacted: revision,
             serial: dump["serial"].as_u64().unwrap_or(0),
             ..Inner::default()
         };
-        for object in dump["objects"].as_array().into_iter().flatten() {
-            if let Some(key) = key_of(object) {
-                inner.objects.insert(key, Arc::new(object.clone()));
-            }
-        }
-        Self {
+        let store = Self {
             inner: Mutex::new(inner),
             revision: watch::Sender::new(revision),
+        };
+        // Definitions first: they name the kinds of the others.
+        let objects = || dump["objects"].as_array().into_iter().flatten();
+        let is_definition = |object: &&Value| object["kind"] == "CustomResourceDefinition";
+        for object in objects()
+            .filter(is_definition)
+            .chain(objects().filter(|object| !is_definition(object)))
+        {
+            if let Some(key) = key_of(&store, object) {
+                store.lock().objects.insert(key, Arc::new(object.clone()));
+            }
         }
+        store
     }
 }
 
 fn has_finalizers(object: &Value) -> bool {
     // A namespace's own finalizers are in its spec.
-    object["metadata"]["finalizers"]
-        .as_array()
-        .is_some_and(|list| !list.is_empty())
+    let listed = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
+    listed(&object["metadata"]["finalizers"]) || (object["kind"] == "Namespace" && listed(&object["spec"]["finalizers"]))
 }
 
-fn key_of(object: &Value) -> Option<Key> {
-    let api_version = object["apiVersion"].as_str()?;
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let kind = kinds::ALL
-        .into_iter()
-        .find(|kind| kind.group == group && kind.version == version && Some(kind.kind) == object["kind"].as_str())?;
+/// Kinds whose `metadata.generation` follows their spec.
+fn counts_generations(kind: &Kind) -> bool {
+    const BUILT_IN: [&str; 4] = ["apps", "batch", "policy", "apiextensions.k8s.io"];
+    BUILT_IN.contains(&kind.group) || (kind.group.contains('.') && !kind.group.ends_with(".k8s.io"))
+}
+
+fn key_of(store: &Store, object: &Value) -> Option<Key> {
+    let kind = kinds::of_manifest(store, object)?;
     let metadata = &object["metadata"];
     Some(Key::new(
         kind,

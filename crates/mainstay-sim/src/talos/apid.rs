@@ -97,7 +97,7 @@ impl Apid {
         node.spawn(serving.listeners.track_future(listen::listen(listener, tls, app, closing)));
     }
 
-    /// The address belongs to somebody else now.
+    /// The address belongs to another machine now.
     pub fn forget_address(&self, address: IpAddr) {
         let serving = self.serving.lock().expect("plain data").clone();
         if let Some(closing) = serving.and_then(|serving| serving.addresses.lock().expect("plain data").remove(&address)) {
@@ -114,7 +114,7 @@ impl Apid {
         }
     }
 
-    /// Waits until nobody is connected any more to what was closed last.
+    /// Waits until no client is connected any more to the listener that was closed last.
     pub async fn drained(&self) {
         let draining = self.draining.lock().expect("plain data").clone();
         if let Some(draining) = draining {

@@ -12,10 +12,17 @@ use super::resources::{self, Stage};
 use super::services::{Service, ServiceState};
 use super::site::Room;
 use super::{disk, etcd_service, kubelet, vip};
+use crate::factory::TalosImage;
 
 /// Lives until the node ends; the caller drops this future then.
 pub(crate) async fn run(node: &Arc<Node>) {
     initialize(node).await;
+    if node.faults().unbootable.contains(&node.image.version.to_string()) {
+        return fall_back(node).await;
+    }
+    if let Some(image) = node.disk.read().and_then(|installed| installed.staged) {
+        return install_staged(node, image).await;
+    }
     let config = match stored_config(node) {
         Some(config) => config,
         None => maintenance(node).await,
@@ -30,6 +37,24 @@ pub(crate) async fn run(node: &Arc<Node>) {
     }
     node.sequence_event("install", false, "");
     boot(node, config).await;
+    std::future::pending::<()>().await;
+}
+
+/// A boot that fails counts down ten seconds, makes the other system on the disk the one that boots, and boots it through the firmware.
+async fn fall_back(node: &Arc<Node>) {
+    node.pass(Duration::from_secs(10)).await;
+    node.disk.revert();
+    node.end(Ending::PowerCycle);
+    std::future::pending::<()>().await;
+}
+
+/// An upgrade that was staged before the reboot: install, and reboot once more.
+async fn install_staged(node: &Arc<Node>, image: TalosImage) {
+    node.set_stage(Stage::Upgrading);
+    node.pass(node.site.timing.install).await;
+    node.disk.change(|installed| installed.staged = None);
+    node.disk.upgrade(image);
+    node.end(Ending::Reboot);
     std::future::pending::<()>().await;
 }
 
@@ -166,7 +191,7 @@ pub(crate) fn persist(node: &Node, config: &Config) {
     });
 }
 
-/// Waits for somebody to send a complete config.
+/// Waits for a client to send a complete config.
 async fn maintenance(node: &Arc<Node>) -> Arc<Config> {
     node.task_event("runningMaintenance", true, "");
     node.set_service(
@@ -177,7 +202,7 @@ async fn maintenance(node: &Arc<Node>) -> Arc<Config> {
     node.set_stage(Stage::Maintenance);
     node.set_service("apid", ServiceState::Preparing, "Running pre state");
     node.set_service("apid", ServiceState::Preparing, "Creating service runner");
-    // Without an address nobody can reach it; the machine then waits for ever, as a real one does.
+    // Without an address no client can reach it; the machine then waits for ever, as a real one does.
     if node.api.serve(node, Identity::Maintenance).await.is_ok() {
         node.set_service(
             "apid",
@@ -330,10 +355,13 @@ pub(crate) async fn activate(node: &Arc<Node>, config: &Arc<Config>) {
                 "etcd",
                 resources::etcd_spec(&node.hostname(), address, &config.etcd_image()),
             );
+            kubelet::show_components(node, config);
         }
     }
     node.show_network();
     node.show_config(config);
+    // Static pods and the kubelet follow what the config says about them.
+    node.beat();
 }
 
 fn stable_name(node: &Node, platform: &str) -> String {

@@ -15,7 +15,7 @@ use crate::yaml;
 /// Changes a watch may still read; who falls behind further is cut off.
 const LOG: usize = 1024;
 
-/// A spec in both encodings. The text is written when somebody reads it: most specs are replaced before that.
+/// A spec in both encodings. The text is written when a client reads it: most specs are replaced before that.
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
     value: Value,
@@ -180,6 +180,13 @@ impl Resources {
         let inner = self.lock();
         let found = inner.entries.get(kind.name)?.get(id)?;
         Some(Arc::clone(&found.spec))
+    }
+
+    /// The version of a resource; 0 while it is not there.
+    pub fn version(&self, kind: &'static Kind, id: &str) -> u64 {
+        let inner = self.lock();
+        let found = inner.entries.get(kind.name).and_then(|of_kind| of_kind.get(id));
+        found.map_or(0, |resource| resource.version)
     }
 
     /// Writes a resource even when nothing changes, as an apply of the same config does.

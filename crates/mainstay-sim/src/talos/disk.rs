@@ -1,6 +1,6 @@
 //! What a Talos node leaves on its disk. Values are immutable: every write replaces the whole, as the platter demands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,6 +20,8 @@ pub(crate) struct Installed {
     pub ephemeral: Ephemeral,
     /// What an upgrade replaced, for the way back.
     pub previous: Option<TalosImage>,
+    /// What the next boot installs before anything else (META keys 7 and 8).
+    pub staged: Option<TalosImage>,
 }
 
 impl Installed {
@@ -30,6 +32,7 @@ impl Installed {
             state: None,
             ephemeral: Ephemeral::default(),
             previous: None,
+            staged: None,
         }
     }
 }
@@ -42,8 +45,19 @@ pub(crate) struct StatePartition {
     pub node_id: String,
 }
 
+/// Whose images are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ImageStore {
+    /// containerd in memory, which is there before any disk.
+    Memory,
+    System,
+    Pods,
+}
+
 #[derive(Clone, Default)]
 pub(crate) struct Ephemeral {
+    /// Pulled images, by store and reference.
+    pub images: BTreeSet<(ImageStore, String)>,
     pub etcd: Option<EtcdData>,
     /// An uploaded snapshot that waits for a bootstrap.
     pub snapshot: Option<Bytes>,
@@ -76,9 +90,22 @@ impl SystemDisk {
         }
     }
 
-    /// The other system becomes the one that boots next.
+    /// The other system becomes the one that boots next. What was to boot until now stays for the way back, and everything else goes: a
+    /// second upgrade before the reboot takes away the system that runs.
     pub fn upgrade(&self, image: TalosImage) {
         self.change(|installed| installed.previous = Some(std::mem::replace(&mut installed.image, image)));
+    }
+
+    /// The other system on the disk becomes the one that boots next; whether there is one.
+    pub fn revert(&self) -> bool {
+        let mut found = false;
+        self.change(|installed| {
+            if let Some(previous) = installed.previous.take() {
+                installed.previous = Some(std::mem::replace(&mut installed.image, previous));
+                found = true;
+            }
+        });
+        found
     }
 
     pub fn wipe(&self) {

@@ -15,7 +15,7 @@ use super::heartbeat::Heartbeats;
 use super::site::Site;
 use crate::kube::store::Store;
 
-/// How often members notice that a network has changed without anybody starting or stopping.
+/// How often members notice that a network has changed although no member started or stopped.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 pub(crate) struct EtcdCluster {
@@ -221,7 +221,7 @@ impl EtcdCluster {
 
     fn elect(self: &Arc<Self>) {
         let Some(site) = self.site.upgrade() else { return };
-        // The first election of a one-member cluster is over before anybody can ask.
+        // The first election of a one-member cluster is over before a client can ask.
         let wait = if self.pulse_count() == 0 {
             Duration::ZERO
         } else {
@@ -253,7 +253,7 @@ impl EtcdCluster {
         self.beat();
     }
 
-    /// The member's process runs. A cluster of several then looks around now and then, for as long as anybody runs.
+    /// The member's process runs. A cluster of several members then checks its network now and then, as long as one member runs.
     pub fn start(self: &Arc<Self>, id: u64, name: &str, address: IpAddr) {
         let mut state = self.lock();
         let Some(member) = state.members.get_mut(&id) else { return };
@@ -428,7 +428,7 @@ impl EtcdCluster {
         self.lock().alarms.push(alarm);
     }
 
-    /// Tries to own a shared address; `Err` says until when somebody else does, if that is known.
+    /// Tries to own a shared address; `Err` says until when another member owns it, if that is known.
     pub fn acquire(self: &Arc<Self>, vip: IpAddr, member: u64) -> Result<(), Option<Instant>> {
         if self.leader_of(member).is_none() {
             return Err(None);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::RngExt;
 use semver::Version;
+use tokio::time::Instant;
 
 use super::config::Config;
 use super::disk::EtcdData;
@@ -38,6 +40,8 @@ pub(crate) async fn run(node: Arc<Node>) {
                 node.lock().etcd = EtcdState::Left;
                 node.disk.change(|installed| installed.ephemeral.etcd = None);
                 node.set_service("etcd", ServiceState::Finished, "Service finished successfully");
+                // Its last health check found no member any more, and that verdict stays.
+                node.services.mark_unhealthy("etcd", node.site.wall.now());
                 node.resources.remove(&resources::ETCD_MEMBER, "local");
                 node.announce();
                 return;
@@ -79,7 +83,7 @@ async fn find_data(node: &Arc<Node>) -> Option<EtcdData> {
                     () = Room::stirs(&mut changed, node.site.pace) => {}
                 }
             }
-            // Somebody else is joining, or there is no leader right now: try again.
+            // Another member is joining, or there is no leader right now: try again.
             Err(_) => node.pass(node.site.timing.etcd_join_retry).await,
         }
     }
@@ -125,19 +129,14 @@ fn join(node: &Arc<Node>) -> Result<Option<EtcdData>, EtcdError> {
     let (Some(config), Some(own), Some(room)) = (node.config(), node.address(), node.room()) else {
         return Ok(None);
     };
-    let endpoint = config.endpoint_host();
+    // Without discovery members are known only from the Kubernetes API at the cluster's endpoint, which names all that serve.
+    let answered = endpoint_answers(node, &config, &room);
     for other in room.control_planes() {
         let (Some(theirs), Some(address), Some((cluster, member))) = (other.config(), other.address(), other.etcd()) else {
             continue;
         };
-        // Members are found by discovery, or among the endpoints that a Kubernetes API names.
         let by_discovery = config.discovery_enabled() && theirs.discovery_enabled();
-        let by_endpoint = other.serves_kubernetes()
-            && endpoint.as_ref().is_some_and(|host| {
-                room.control_planes()
-                    .iter()
-                    .any(|node| node.addresses().iter().any(|at| at.to_string() == *host))
-            });
+        let by_endpoint = answered && other.serves_kubernetes();
         if other.node_id == node.node_id
             || !(by_discovery || by_endpoint)
             || !node.site.reaches(own, address)
@@ -152,6 +151,17 @@ fn join(node: &Arc<Node>) -> Result<Option<EtcdData>, EtcdError> {
         return Ok(Some(data));
     }
     Ok(None)
+}
+
+/// Whether an API server answers this node at the cluster's endpoint.
+fn endpoint_answers(node: &Node, config: &Config, room: &Room) -> bool {
+    let (Some(host), Some(own)) = (config.endpoint_host(), node.address()) else {
+        return false;
+    };
+    room.control_planes().iter().any(|other| {
+        let holds = other.addresses().iter().any(|at| at.to_string() == host);
+        holds && other.serves_kubernetes() && other.address().is_some_and(|address| node.site.reaches(own, address))
+    })
 }
 
 enum Stopped {
@@ -185,14 +195,24 @@ async fn serve(node: &Arc<Node>, data: &EtcdData) -> Stopped {
     watch_health(node, cluster, member).await
 }
 
+/// Attempts come in steps. etcd refuses a learner that has not caught up with the leader.
 async fn promote(node: &Arc<Node>, cluster: &Arc<EtcdCluster>, member: u64) {
     let is_learner = || cluster.member(member).is_some_and(|own| own.learner);
+    if !is_learner() {
+        return;
+    }
+    let timing = &node.site.timing;
+    let share = node.entropy.fork(&format!("learner {member}")).rng().random_range(0.0..=1.0);
+    let sync = timing.etcd_learner_sync + timing.etcd_learner_sync_spread.mul_f64(share);
+    let in_sync = Instant::now() + node.site.pace.scale(sync);
+    node.pass(timing.etcd_promotion).await;
     while is_learner() {
-        node.pass(node.site.timing.etcd_promotion).await;
-        if node.faults().no_promotion || cluster.promote(member).is_err() {
-            node.check_service("etcd", Some("etcdserver: rpc not supported for learner"));
-            node.pass(node.site.timing.static_pod_tick).await;
+        let allowed = Instant::now() >= in_sync && !node.faults().no_promotion;
+        if allowed && cluster.promote(member).is_ok() {
+            return;
         }
+        node.check_service("etcd", Some("etcdserver: rpc not supported for learner"));
+        node.pass(timing.etcd_promotion_retry).await;
     }
 }
 

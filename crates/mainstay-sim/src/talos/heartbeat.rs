@@ -1,7 +1,7 @@
 //! What kubelets tell their cluster, and what it makes of their silence.
 //!
-//! A kubelet renews the Lease of its Node every ten seconds. Nobody counts them here: one look around a cluster notes who could have
-//! renewed since the last one, and whoever reads leases finds them written as of that moment.
+//! A kubelet renews the Lease of its Node every ten seconds. Renewals are not simulated one by one: one look around a cluster notes which kubelets could
+//! have renewed since the last look, and a client that reads leases finds them written as of that moment.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ pub(crate) struct Heartbeats(Mutex<State>);
 #[derive(Default)]
 struct State {
     kubelets: BTreeMap<String, Kubelet>,
-    /// Since when an API server has been there without a break: nobody is blamed for silence from before.
+    /// Since when an API server has been there without a break: silence from before that does not count against a kubelet.
     served_since: Option<Timestamp>,
     /// The looks around are on their way.
     looking: bool,
@@ -116,6 +116,11 @@ fn api_servers(cluster: &Arc<EtcdCluster>, room: &Room) -> impl Iterator<Item = 
         let (own, member) = node.etcd().filter(|(own, _)| Arc::ptr_eq(own, cluster))?;
         Some((node.address()?, own.leader_of(member).is_some()))
     })
+}
+
+/// Whether an API server of this cluster works.
+pub(crate) fn is_served(cluster: &Arc<EtcdCluster>, room: &Room) -> bool {
+    api_servers(cluster, room).any(|(_, usable)| usable)
 }
 
 /// Notes who reaches an API server, and judges those who have not for too long.

@@ -127,6 +127,18 @@ pub(crate) static KUBELET_SPEC: Kind = Kind::new(
     "KubeletSpec",
 )
 .sensitive();
+pub(crate) static CONTROLLER_MANAGER_CONFIG: Kind = Kind::new(
+    "controlplane",
+    "ControllerManagerConfigs.kubernetes.talos.dev",
+    "k8s.ControlPlaneControllerManagerController",
+    "ControllerManagerConfig",
+);
+pub(crate) static SCHEDULER_CONFIG: Kind = Kind::new(
+    "controlplane",
+    "SchedulerConfigs.kubernetes.talos.dev",
+    "k8s.ControlPlaneSchedulerController",
+    "SchedulerConfig",
+);
 pub(crate) static API_SERVER_CONFIG: Kind = Kind::new(
     "controlplane",
     "APIServerConfigs.kubernetes.talos.dev",
@@ -379,7 +391,7 @@ pub(crate) static DEFINITION: Kind = Kind::new("meta", "ResourceDefinitions.meta
     .columns(&[("Aliases", "{.aliases[:]}")]);
 pub(crate) static NAMESPACE: Kind = Kind::new("meta", "Namespaces.meta.cosi.dev", "", "Namespace").aliases(&["ns"]);
 
-static SHOWN: [&Kind; 46] = [
+static SHOWN: [&Kind; 48] = [
     &MACHINE_STATUS,
     &SERVICE,
     &MACHINE_TYPE,
@@ -390,6 +402,8 @@ static SHOWN: [&Kind; 46] = [
     &STATIC_POD_STATUS,
     &KUBELET_SPEC,
     &API_SERVER_CONFIG,
+    &SCHEDULER_CONFIG,
+    &CONTROLLER_MANAGER_CONFIG,
     &MANIFEST_STATUS,
     &BOOTSTRAP_MANIFESTS,
     &ETCD_MEMBER,
@@ -443,7 +457,7 @@ pub(crate) const NAMESPACES: [&str; 11] = [
 ];
 
 /// Kinds that Talos has and of which these machines have nothing: they can be asked for, and the answer is empty.
-static EMPTY: [Kind; 40] = [
+static EMPTY: [Kind; 38] = [
     Kind::new(
         "cluster",
         "Affiliates.cluster.talos.dev",
@@ -477,21 +491,9 @@ static EMPTY: [Kind; 40] = [
     ),
     Kind::new(
         "controlplane",
-        "ControllerManagerConfigs.kubernetes.talos.dev",
-        "k8s.ControlPlaneControllerManagerController",
-        "ControllerManagerConfig",
-    ),
-    Kind::new(
-        "controlplane",
         "ExtraManifestsConfigs.kubernetes.talos.dev",
         "k8s.ControlPlaneExtraManifestsController",
         "ExtraManifestsConfig",
-    ),
-    Kind::new(
-        "controlplane",
-        "SchedulerConfigs.kubernetes.talos.dev",
-        "k8s.ControlPlaneSchedulerController",
-        "SchedulerConfig",
     ),
     Kind::new("etcd", "EtcdConfigs.etcd.talos.dev", "etcd.ConfigController", "EtcdConfig"),
     Kind::new("etcd", "PKIStatuses.etcd.talos.dev", "etcd.PKIController", "PKIStatus"),

@@ -7,9 +7,10 @@ use std::time::Duration;
 use axum::Router;
 use mainstay_net::{Peer, ServeOptions};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::config::Config;
+use super::disk::ImageStore;
 use super::etcd::EtcdCluster;
 use super::heartbeat;
 use super::node::{EtcdState, Node};
@@ -18,9 +19,10 @@ use super::resources;
 use super::services::ServiceState;
 use super::site::Room;
 use super::tls;
+use crate::kube::control;
 use crate::kube::kinds;
 use crate::kube::server::{ApiServer, Leases, User};
-use crate::kube::store::{Key, Store};
+use crate::kube::store::{Key, PodPolicy, Store};
 use crate::pki::{self, Request};
 
 const PORT: u16 = 6443;
@@ -33,7 +35,7 @@ pub(crate) async fn control_plane(node: Arc<Node>) {
     loop {
         node.until(|node| node.is_up("etcd")).await;
         let rejoined = !node.resources.list(&resources::STATIC_POD).is_empty();
-        for pod in objects::COMPONENTS {
+        for pod in &objects::COMPONENTS {
             node.resources.put(
                 &resources::STATIC_POD,
                 pod.name,
@@ -69,22 +71,96 @@ async fn serve(node: &Arc<Node>) {
         return;
     };
     objects::found_cluster(&cluster.store, &objects::now(node.site.wall));
+    let serving = open(node).await;
+    if let Some(room) = node.room() {
+        heartbeat::watch_over(&node.site, &cluster, &room);
+        start_controllers(node, &cluster, &room);
+    }
+    let manifests = apply_manifests(node, &config, &cluster);
+    let rolling = roll_apiserver(node, serving);
+    tokio::join!(manifests, report_static_pods(node), balance(node, &cluster), rolling);
+    std::future::pending::<()>().await;
+}
+
+/// Listens on every address, until the guard is dropped.
+async fn open(node: &Arc<Node>) -> DropGuard {
     let closing = CancellationToken::new();
-    let _guard = closing.clone().drop_guard();
-    *node.apiserver.lock().expect("plain data") = Some(ApiSockets {
-        closing: closing.clone(),
-    });
+    let guard = closing.clone().drop_guard();
+    *node.apiserver.lock().expect("plain data") = Some(ApiSockets { closing });
     node.lock().apiserver = true;
     for address in node.addresses() {
         serve_address(node, address).await;
     }
     node.announce();
-    if let Some(room) = node.room() {
-        heartbeat::watch_over(&node.site, &cluster, &room);
+    guard
+}
+
+/// Another config of the API server means another process: connections are refused until it serves again.
+async fn roll_apiserver(node: &Arc<Node>, mut serving: DropGuard) {
+    let [apiserver, ..] = &objects::COMPONENTS;
+    loop {
+        let version = config_version(node, apiserver);
+        node.until(|node| config_version(node, apiserver) != version).await;
+        drop(serving);
+        node.lock().apiserver = false;
+        node.announce();
+        node.pass(node.site.timing.static_pod_roll).await;
+        serving = open(node).await;
     }
-    let manifests = apply_manifests(node, &config, &cluster);
-    tokio::join!(manifests, report_static_pods(node, &config), balance(node, &cluster));
-    std::future::pending::<()>().await;
+}
+
+/// What the config says about each component, as the resource whose version its pod carries.
+pub(crate) fn show_components(node: &Node, config: &Config) {
+    for pod in &objects::COMPONENTS {
+        let section = &config.cluster()[pod.section];
+        let mut spec = json!({"image": config.component_image(pod.section, pod.name)});
+        for (shown, written) in [
+            ("extraArgs", "extraArgs"),
+            ("extraVolumes", "extraVolumes"),
+            ("environmentVariables", "env"),
+            ("resources", "resources"),
+        ] {
+            if !section[written].is_null() {
+                spec[shown] = section[written].clone();
+            }
+        }
+        node.resources.put(pod.config, pod.name, resources::plain(&spec));
+    }
+}
+
+fn config_version(node: &Node, pod: &objects::Component) -> u64 {
+    node.resources.version(pod.config, pod.name)
+}
+
+/// Controllers, scheduler and the pods of all kubelets; once per cluster.
+fn start_controllers(node: &Arc<Node>, cluster: &Arc<EtcdCluster>, room: &Arc<Room>) {
+    // Talos' own admission configuration.
+    cluster.store.set_policy(PodPolicy {
+        enforce: Some("baseline"),
+        exempt: &["kube-system"],
+    });
+    let (weak, around, of_nodes) = (Arc::downgrade(cluster), Arc::downgrade(room), Arc::downgrade(room));
+    let hooks = control::Hooks {
+        is_served: Box::new(move || {
+            let (cluster, room) = (weak.upgrade()?, around.upgrade()?);
+            Some(heartbeat::is_served(&cluster, &room))
+        }),
+        is_alive: Box::new(move |name| {
+            let Some(room) = of_nodes.upgrade() else { return false };
+            let nodes = room.nodes();
+            nodes
+                .iter()
+                .any(|node| node.hostname() == name && node.is_registered() && node.is_up("kubelet"))
+        }),
+        is_rancher: false,
+    };
+    control::start(
+        &cluster.store,
+        hooks,
+        Arc::clone(&node.site.charts),
+        node.site.pace,
+        node.site.wall,
+    );
 }
 
 /// What stops the API server's listeners.
@@ -232,35 +308,63 @@ async fn apply_manifests(node: &Arc<Node>, config: &Config, cluster: &Arc<EtcdCl
 }
 
 /// Static pods are reported on a tick. The API server is ready first; scheduler and controller manager crash until KubePrism is there.
-async fn report_static_pods(node: &Arc<Node>, config: &Config) {
+async fn report_static_pods(node: &Arc<Node>) {
     let timing = &node.site.timing;
-    let image = |pod: &objects::Component| config.component_image(pod.section, pod.name);
-    let report = |pod: &objects::Component, health: Health| {
-        let (Some(address), hostname, image) = (node.address(), node.hostname(), image(pod)) else {
-            return;
-        };
-        let container = objects::static_container(pod, config, &image);
-        let status = objects::pod_status(&container, address, health, &objects::now(node.site.wall));
-        node.show_static_pod(pod.name, &status);
-        if let Some((cluster, _)) = node.etcd() {
-            objects::write_mirror_pod(&cluster.store, pod, &hostname, &image, &status, &objects::now(node.site.wall));
-        }
-    };
     node.until(Node::is_registered).await;
     for pod in &objects::COMPONENTS {
-        report(
-            pod,
-            if pod.name == "kube-apiserver" {
-                Health::Ready
-            } else {
-                Health::Starting
-            },
-        );
+        let first = pod.name == "kube-apiserver";
+        report(node, pod, if first { Health::Ready } else { Health::Starting });
     }
     node.pass(timing.static_pod_tick).await;
-    for pod in &objects::COMPONENTS {
-        report(pod, Health::Ready);
+    let [apiserver, manager, scheduler] = &objects::COMPONENTS;
+    tokio::join!(
+        follow_component(node, apiserver),
+        follow_component(node, manager),
+        follow_component(node, scheduler)
+    );
+}
+
+/// A changed component starts anew. The API server learns of it late, through the kubelet's mirror pod.
+async fn follow_component(node: &Arc<Node>, pod: &objects::Component) {
+    let timing = &node.site.timing;
+    loop {
+        let version = config_version(node, pod);
+        report(node, pod, Health::Ready);
+        node.until(|node| config_version(node, pod) != version).await;
+        let config = node.config();
+        node.pass(timing.static_pod_tick.min(timing.static_pod_roll)).await;
+        show_status(node, pod, Health::Starting);
+        node.pass(timing.static_pod_roll.saturating_sub(timing.static_pod_tick)).await;
+        show_status(node, pod, Health::Ready);
+        if let Some(config) = config {
+            node.add_image(ImageStore::Pods, &config.component_image(pod.section, pod.name));
+        }
+        node.pass(timing.mirror_pod.saturating_sub(timing.static_pod_roll)).await;
     }
+}
+
+/// Tells the machine's own resource about a static pod; what was told.
+fn show_status(node: &Node, pod: &objects::Component, health: Health) -> Option<(String, Value)> {
+    let (config, address) = (node.config()?, node.address()?);
+    let image = config.component_image(pod.section, pod.name);
+    let container = objects::static_container(pod, &config, &image);
+    let status = objects::pod_status(&container, address, health, &objects::now(node.site.wall));
+    node.show_static_pod(pod.name, &status);
+    Some((image, status))
+}
+
+/// Tells the machine's own resource and the API server about a static pod.
+fn report(node: &Node, pod: &objects::Component, health: Health) {
+    let (Some((image, status)), Some((cluster, _))) = (show_status(node, pod, health), node.etcd()) else {
+        return;
+    };
+    let mirror = objects::Mirror {
+        node: &node.hostname(),
+        image: &image,
+        version: config_version(node, pod),
+        status: &status,
+    };
+    objects::write_mirror_pod(&cluster.store, pod, &mirror, &objects::now(node.site.wall));
 }
 
 /// KubePrism believes in the first API server of a cluster after several checks; later it finds one that serves already.
@@ -283,7 +387,39 @@ pub(crate) async fn run(node: Arc<Node>) {
     node.pass(node.site.timing.image_pull).await;
     node.keep_image(|config| config.kubelet_image().to_owned());
     start(&node).await;
-    register(&node).await;
+    tokio::join!(register(&node), restart_on_change(&node));
+}
+
+/// Another image in the config: the kubelet stops, its image is pulled, it starts again and tells the API server its version.
+async fn restart_on_change(node: &Arc<Node>) {
+    let wanted = |node: &Node| node.config().map(|config| config.kubelet_image().to_owned());
+    loop {
+        let image = wanted(node);
+        node.until(|node| wanted(node) != image && !node.is_ending()).await;
+        node.set_service(
+            "kubelet",
+            ServiceState::Stopping,
+            "Sending SIGTERM to task kubelet (PID 351, container kubelet)",
+        );
+        node.set_service("kubelet", ServiceState::Finished, "Service finished successfully");
+        node.set_service("kubelet", ServiceState::Starting, "Starting service");
+        node.set_service("kubelet", ServiceState::Preparing, "Running pre state");
+        let image = wanted(node).unwrap_or_default();
+        if !node.has_image(ImageStore::System, &image) {
+            // A kubelet without its image is tried again and again.
+            node.pass(node.pull_time(&image)).await;
+            while !node.is_published(&image) {
+                node.pass(node.site.timing.static_pod_tick).await;
+            }
+            node.add_image(ImageStore::System, &image);
+        }
+        start(node).await;
+        let cluster = node.lock().registered_in.as_ref().and_then(std::sync::Weak::upgrade);
+        if let (Some(cluster), Some(config)) = (cluster, node.config()) {
+            objects::register_node(&cluster.store, node, &config, &objects::now(node.site.wall));
+            show_node(node, &cluster.store);
+        }
+    }
 }
 
 pub(crate) async fn start(node: &Arc<Node>) {
@@ -358,7 +494,7 @@ pub(crate) fn show_node(node: &Node, store: &Store) {
     node.beat();
 }
 
-/// Labels, cordons, or a CNI that somebody installed: the node sees them.
+/// Labels, cordons, or a CNI from elsewhere: the node sees them.
 async fn follow(node: &Arc<Node>, cluster: Arc<EtcdCluster>) {
     let key = Key::new(&kinds::NODES, "", &node.hostname());
     let mut moved = cluster.store.follow(&key);

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, LinkAddress, Nic};
 use super::cosi::Resources;
-use super::disk::{self, Booted, Installed, SystemDisk};
+use super::disk::{self, Booted, ImageStore, Installed, SystemDisk};
 use super::etcd::EtcdCluster;
 use super::events::Events;
 use super::nocloud::Platform;
@@ -85,7 +85,10 @@ pub(crate) struct State {
     /// The config that a TRY reverts to.
     pub tried_over: Option<Arc<Config>>,
     unmet: Option<(Stage, Vec<(&'static str, String)>)>,
+    /// Images in containerd's memory; the others are on the disk.
     pub images: BTreeSet<String>,
+    /// An installer runs.
+    pub installing: bool,
     /// On its way down: nothing below /var can be seen any more.
     pub unmounted: bool,
 }
@@ -116,6 +119,7 @@ pub(crate) enum Sequence {
     Reset,
     Shutdown,
     Upgrade,
+    StageUpgrade,
 }
 
 impl Sequence {
@@ -125,6 +129,7 @@ impl Sequence {
             Self::Reset => "reset",
             Self::Shutdown => "shutdown",
             Self::Upgrade => "upgrade",
+            Self::StageUpgrade => "stageUpgrade",
         }
     }
 
@@ -133,7 +138,7 @@ impl Sequence {
             Self::Reboot => Stage::Rebooting,
             Self::Reset => Stage::Resetting,
             Self::Shutdown => Stage::ShuttingDown,
-            Self::Upgrade => Stage::Upgrading,
+            Self::Upgrade | Self::StageUpgrade => Stage::Upgrading,
         }
     }
 }
@@ -206,7 +211,7 @@ impl Node {
         self.tasks.lock().expect("plain data").spawn(task);
     }
 
-    /// Wakes whoever waits for something about this node.
+    /// Wakes every task that waits for a change of this node.
     pub fn beat(&self) {
         self.pulse.send_modify(|count| *count += 1);
     }
@@ -408,10 +413,39 @@ impl Node {
 
     /// An image that a service pulled.
     pub fn keep_image(&self, name: impl FnOnce(&Config) -> String) {
-        let mut state = self.lock();
-        if let Some(image) = state.config.as_deref().map(name) {
-            state.images.insert(image);
+        if let Some(image) = self.config().as_deref().map(name) {
+            self.add_image(ImageStore::System, &image);
         }
+    }
+
+    pub fn add_image(&self, store: ImageStore, name: &str) {
+        if store == ImageStore::Memory {
+            self.lock().images.insert(name.to_owned());
+            return;
+        }
+        let image = (store, name.to_owned());
+        if !self.has_image(store, name) {
+            self.disk.change(|installed| {
+                installed.ephemeral.images.insert(image);
+            });
+        }
+    }
+
+    pub fn has_image(&self, store: ImageStore, name: &str) -> bool {
+        self.images(store).contains(name)
+    }
+
+    pub fn images(&self, store: ImageStore) -> BTreeSet<String> {
+        if store == ImageStore::Memory {
+            return self.lock().images.clone();
+        }
+        let images = self
+            .disk
+            .read()
+            .map(|installed| installed.ephemeral.images)
+            .unwrap_or_default();
+        let own = images.into_iter().filter(|(of, _)| *of == store);
+        own.map(|(_, name)| name).collect()
     }
 
     pub fn set_stage(&self, stage: Stage) {
@@ -590,6 +624,7 @@ impl State {
             tried_over: None,
             unmet: None,
             images: BTreeSet::new(),
+            installing: false,
             unmounted: false,
         }
     }

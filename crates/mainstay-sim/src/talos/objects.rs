@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::config::Config;
 use super::node::Node;
+use super::resources::{self, Kind};
 use crate::kube::kinds;
 use crate::kube::store::{Key, Store};
 
@@ -17,20 +18,25 @@ pub(crate) struct Component {
     pub name: &'static str,
     /// Where the machine config has its image.
     pub section: &'static str,
+    /// The resource whose version is the pod's config version.
+    pub config: &'static Kind,
 }
 
-pub(crate) const COMPONENTS: [Component; 3] = [
+pub(crate) static COMPONENTS: [Component; 3] = [
     Component {
         name: "kube-apiserver",
         section: "apiServer",
+        config: &resources::API_SERVER_CONFIG,
     },
     Component {
         name: "kube-controller-manager",
         section: "controllerManager",
+        config: &resources::CONTROLLER_MANAGER_CONFIG,
     },
     Component {
         name: "kube-scheduler",
         section: "scheduler",
+        config: &resources::SCHEDULER_CONFIG,
     },
 ];
 
@@ -323,7 +329,7 @@ fn set_taint(object: &mut Value, key: &str, effects: &[&str]) {
     object["spec"]["taints"] = Value::Array(taints);
 }
 
-/// The kubelet reports its node; without a network it stays not ready. A CNI that somebody else installed shows as a DaemonSet.
+/// The kubelet reports its node; without a network it stays not ready. A CNI from elsewhere shows as a DaemonSet.
 pub(crate) fn set_ready(store: &Store, name: &str, flannel: bool, now: &str) {
     if mark_ready(store, name, flannel, now) {
         settle_pods(store, name, now);
@@ -332,11 +338,12 @@ pub(crate) fn set_ready(store: &Store, name: &str, flannel: bool, now: &str) {
 
 /// The conditions alone; whether the node is ready.
 pub(crate) fn mark_ready(store: &Store, name: &str, flannel: bool, now: &str) -> bool {
+    // Another CNI works where its pod runs.
     let other_cni = || {
-        store.list(&kinds::DAEMON_SETS, Some("kube-system")).1.iter().any(|set| {
-            set["metadata"]["name"]
-                .as_str()
-                .is_some_and(|name| name.contains("cilium") || name.contains("calico"))
+        store.list(&kinds::PODS, Some("kube-system")).1.iter().any(|pod| {
+            let owner = pod["metadata"]["ownerReferences"][0]["name"].as_str().unwrap_or_default();
+            let is_cni = owner.contains("cilium") || owner.contains("calico");
+            is_cni && pod["spec"]["nodeName"] == name && pod["status"]["phase"] == "Running"
         })
     };
     let ready = flannel || other_cni();
@@ -407,6 +414,10 @@ fn settle_pods(store: &Store, name: &str, now: &str) {
         now,
     };
     for set in store.list(&kinds::DAEMON_SETS, Some("kube-system")).1 {
+        // Those with a template are the DaemonSet controller's.
+        if set["spec"]["template"].is_object() {
+            continue;
+        }
         let set_name = set["metadata"]["name"].as_str().unwrap_or_default();
         write_pod(store, &set, "DaemonSet", &format!("{set_name}-{name}"), &place);
         let count = nodes.len();
@@ -569,19 +580,30 @@ pub(crate) fn static_container<'a>(component: &'a Component, config: &Config, im
     }
 }
 
+/// What is told about a static pod.
+pub(crate) struct Mirror<'a> {
+    pub node: &'a str,
+    pub image: &'a str,
+    /// The version of the component's config that the pod runs with.
+    pub version: u64,
+    pub status: &'a Value,
+}
+
 /// The pod that the API server shows for a static pod.
-pub(crate) fn write_mirror_pod(store: &Store, component: &Component, node: &str, image: &str, status: &Value, now: &str) {
-    let name = component.name;
-    let key = Key::new(&kinds::PODS, "kube-system", &format!("{name}-{node}"));
+pub(crate) fn write_mirror_pod(store: &Store, component: &Component, mirror: &Mirror<'_>, now: &str) {
+    let (name, image) = (component.name, mirror.image);
+    let key = Key::new(&kinds::PODS, "kube-system", &format!("{name}-{}", mirror.node));
     let labels = json!({"k8s-app": name, "component": name, "tier": "control-plane"});
+    let version = mirror.version.to_string();
     let object = json!({
-        "metadata": {"labels": labels, "annotations": {"talos.dev/config-version": "1", "kubernetes.io/config.source": "http"}},
-        "spec": {"nodeName": node, "hostNetwork": true, "priorityClassName": "system-cluster-critical", "containers": [{"name": name, "image": image}]},
-        "status": status,
+        "metadata": {"labels": labels, "annotations": {"talos.dev/config-version": version, "kubernetes.io/config.source": "http"}},
+        "spec": {"nodeName": mirror.node, "hostNetwork": true, "priorityClassName": "system-cluster-critical", "containers": [{"name": name, "image": image}]},
+        "status": mirror.status,
     });
     create(store, &key, object, now);
     let _ = store.update(&key, |pod| {
-        pod["status"] = status.clone();
+        pod["status"] = mirror.status.clone();
+        pod["metadata"]["annotations"]["talos.dev/config-version"] = json!(version);
         pod["spec"]["containers"][0]["image"] = json!(image);
         Ok(())
     });

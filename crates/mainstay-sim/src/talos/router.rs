@@ -47,7 +47,7 @@ fn refuse(status: &Status) -> Response {
     status.clone().into_http::<Body>()
 }
 
-/// How long nobody answers before an address counts as unreachable.
+/// How long an address stays silent before it counts as unreachable.
 const NO_ROUTE: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(20);
 
@@ -140,7 +140,7 @@ impl Door {
         Ok(until_gone(&other, response))
     }
 
-    /// An address that nobody has is known to be so after a while; one that has just gone takes longer.
+    /// An unused address is reported as unreachable after a while; one that was in use until now takes longer.
     async fn after_a_while(&self, name: &str, status: Status) -> Status {
         if !status.message().contains("no route to host") {
             return status;

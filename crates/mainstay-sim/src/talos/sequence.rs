@@ -127,9 +127,15 @@ async fn run(node: Arc<Node>, order: Order) {
         node.phase_event("leave", false, actor);
     }
     stop_services(&node, actor).await;
-    if let Some(image) = order.upgrade {
-        node.pass(node.site.timing.install).await;
-        node.disk.upgrade(image);
+    match order.upgrade {
+        Some(image) if order.sequence == Sequence::StageUpgrade => {
+            node.disk.change(|installed| installed.staged = Some(image));
+        }
+        Some(image) => {
+            node.pass(node.site.timing.install).await;
+            node.disk.upgrade(image);
+        }
+        None => {}
     }
     if order.wipe != Wipe::default() {
         node.pass(node.site.timing.wipe).await;

@@ -191,6 +191,18 @@ impl Services {
         Some(service.clone())
     }
 
+    /// The verdict of a check that the service did not outlive.
+    pub fn mark_unhealthy(&self, id: &str, now: Timestamp) {
+        if let Some(service) = self.lock().get_mut(id) {
+            service.health = Health {
+                unknown: false,
+                healthy: false,
+                message: "context deadline exceeded".to_owned(),
+                changed: Some(now),
+            };
+        }
+    }
+
     /// State and message of a service's last event.
     pub fn last(&self, id: &str) -> (String, String) {
         let services = self.lock();

@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use mainstay_net::{Dial, Dialer, Entropy, Network, SimDialer, SimNet, Target, Tcp, Wall};
+use mainstay_net::{Binder, Dial, Dialer, Entropy, SimDialer, SimNet, Target, Tcp, Wall};
 use pve_sim::guest::Pace;
 use serde::Deserialize;
 use tokio::sync::watch;
 
 use super::etcd::Member;
 use super::node::Node;
+use crate::charts::ChartWorld;
 use crate::cloud::Town;
 use crate::timing::Timing;
 use crate::witness::{Deed, Standing, Struck, Witness};
 
 pub(crate) struct Site {
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn Binder>,
     /// The network in memory. On loopback it still says who reaches whom.
     pub sim: SimNet,
     pub wall: Wall,
@@ -35,6 +36,8 @@ pub(crate) struct Site {
     witness: Mutex<Option<Arc<dyn Witness>>>,
     /// Guests that boot from cloud images.
     pub cloud: Town,
+    /// Chart servers and container registries.
+    pub charts: Arc<ChartWorld>,
     loopback: bool,
 }
 
@@ -76,6 +79,14 @@ pub struct NodeFaults {
     pub clock_skew: i64,
     /// Image pulls fail with "not found".
     pub image_not_found: bool,
+    /// Only these references are not found.
+    pub missing_images: BTreeSet<String>,
+    /// Image pulls take so many times as long.
+    pub slow_images: Option<u32>,
+    /// Versions of Talos whose boot fails on this machine: it boots what was installed before.
+    pub unbootable: BTreeSet<String>,
+    /// Installers end with exit code 1 and change nothing.
+    pub installer_fails: bool,
 }
 
 /// Nodes that share an OS certificate authority find each other here.
@@ -95,7 +106,7 @@ impl Room {
         self.pulse.subscribe()
     }
 
-    /// Waits for a change, or for the time to ask again: a network that is mended, or a port that is opened, tells nobody.
+    /// Waits for a change, or for the time to ask again: a repaired network or a newly opened port sends no notification.
     pub async fn stirs(changed: &mut watch::Receiver<u64>, pace: Pace) {
         let _ = tokio::time::timeout(pace.scale(ASKED_AGAIN), changed.changed()).await;
     }
@@ -122,7 +133,7 @@ impl Room {
             .collect()
     }
 
-    /// Nobody waits for a newcomer, only for what it will offer: hence this wakes nobody.
+    /// Wakes no task: tasks wait for what a new node will offer, not for the node itself.
     pub fn enter(&self, node: &Arc<Node>, address: IpAddr, control_plane: bool) {
         self.nodes.lock().expect("plain data").insert(address, Arc::downgrade(node));
         let mut control_planes = self.control_planes.lock().expect("plain data");
@@ -143,7 +154,7 @@ impl Room {
 
 impl Site {
     pub fn new(
-        network: Arc<dyn Network>,
+        network: Arc<dyn Binder>,
         sim: SimNet,
         wall: Wall,
         entropy: Entropy,
@@ -151,6 +162,7 @@ impl Site {
         timing: Timing,
         loopback: bool,
     ) -> Arc<Self> {
+        let charts = ChartWorld::new(timing.image_pull);
         Arc::new(Self {
             network,
             sim,
@@ -166,6 +178,7 @@ impl Site {
             founded: AtomicU64::new(0),
             witness: Mutex::default(),
             cloud: Town::default(),
+            charts,
             loopback,
         })
     }
@@ -197,7 +210,7 @@ impl Site {
         *self.witness.lock().expect("plain data") = Some(witness);
     }
 
-    /// Something was done to a node by somebody who asked it.
+    /// A client of the node's API did something to it.
     pub fn tell(&self, node: &Node, deed: Deed) {
         let witness = self.witness.lock().expect("plain data").clone();
         if let Some(witness) = witness {

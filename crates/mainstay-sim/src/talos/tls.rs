@@ -11,7 +11,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, RootCer
 
 use crate::pki::{self, Authority, KeyUses, Pair, PkiError, Request};
 
-/// A certificate of this boot that nobody vouches for.
+/// A self-signed certificate of this boot.
 pub(crate) fn maintenance(
     entropy: &Entropy,
     wall: Wall,

@@ -155,3 +155,22 @@ fn the_guest_agent_is_a_package_that_needs_the_mirror() {
         assert!(vm.agent("ping").is_some_and(|answer| answer.is_ok()));
     });
 }
+
+#[test]
+fn arguments_that_look_like_assignments_and_absent_arguments_are_as_in_any_shell() {
+    in_world(|lab| async move {
+        let (_vm, ssh) = lab.ready_vm("cp-1", "10.10.0.11").await;
+        assert_eq!(ssh.ok("/usr/bin/env LC_ALL=C printenv LC_ALL").await, "C\n");
+        assert_eq!(
+            ssh.ok("false; code=$?; echo $code; said=$(false); echo $?; echo $?").await,
+            "1\n1\n0\n"
+        );
+        assert_eq!(ssh.ok("echo a=b c=\"d e\"").await, "a=b c=d e\n");
+        assert_eq!(ssh.ok("sh -c 'for w in \"$@\"; do echo \"<$w>\"; done' sh").await, "");
+        assert_eq!(
+            ssh.ok("sh -c 'for w in \"$@\"; do echo \"<$w>\"; done' sh '' b").await,
+            "<>\n<b>\n"
+        );
+        assert_eq!(ssh.ok("sh -c 'for w in \"x$@\"; do echo \"<$w>\"; done' sh").await, "<x>\n");
+    });
+}

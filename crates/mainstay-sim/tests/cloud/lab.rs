@@ -1,5 +1,4 @@
 //! What the tests share: machines without a datacenter around them, an SSH client, and a client of the supervisor.
-#![allow(dead_code, reason = "every test file uses its own part")]
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -8,9 +7,9 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mainstay_net::http::{Body, HttpClient, HttpOptions};
-use mainstay_net::{Connector, Dialer, Entropy, Identity, Secret, Target, Trust, Wall, simulate, sshd};
+use mainstay_net::{Connector, Entropy, Identity, Secret, Target, Trust, Wall, simulate, sshd};
 use mainstay_sim::{CloudImage, Mode, World, WorldSpec};
-use pve_sim::guest::{CloudInitFiles, Content, Disk, Guest, Guests, Hardware, Nic, Pace, Platter, PowerEvent, PowerSwitch};
+use pve_sim::guest::{CloudInitFiles, Content, Disk, Guest, Guests, Hardware, Nic, Pace, Platter, PowerSwitch};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -45,10 +44,8 @@ pub struct Lab {
 /// A VM: its hardware and, while it is on, its guest.
 pub struct Vm {
     pub hardware: Hardware,
-    pub address: String,
     guest: Mutex<Option<Box<dyn Guest>>>,
     guests: Arc<dyn Guests>,
-    pub power: Arc<Mutex<Vec<PowerEvent>>>,
 }
 
 impl Vm {
@@ -63,12 +60,6 @@ impl Vm {
 
     pub fn agent(&self, command: &str) -> Option<Result<Value, String>> {
         self.guest.lock().unwrap().as_mut()?.agent(command, &Value::Null)
-    }
-
-    pub fn press_power_button(&self) {
-        if let Some(guest) = self.guest.lock().unwrap().as_mut() {
-            guest.press_power_button();
-        }
     }
 }
 
@@ -131,8 +122,6 @@ impl Lab {
     pub fn vm_of(&self, name: &str, address: &str, image: &CloudImage) -> Vm {
         let last: u8 = address.rsplit('.').next().unwrap().parse().unwrap();
         let mac = format!("BC:24:11:00:00:{last:02X}");
-        let power = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&power);
         let hardware = Hardware {
             vmid: 2000 + u32::from(last),
             host: "pve1".to_owned(),
@@ -155,15 +144,13 @@ impl Lab {
             }],
             cloud_init: Some(drive(name, address, &mac, self.key.public_key())),
             agent_channel: true,
-            power: PowerSwitch::new(move |event| heard.lock().unwrap().push(event)),
+            power: PowerSwitch::new(|_| {}),
             pace: Pace::default(),
         };
         Vm {
             hardware,
-            address: address.to_owned(),
             guest: Mutex::default(),
             guests: Arc::clone(&self.guests),
-            power,
         }
     }
 
@@ -466,9 +453,4 @@ pub fn until<F: Future<Output = bool>>(mut holds: impl FnMut() -> F) -> impl Fut
 
 pub fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
-}
-
-/// Keeps the trait in scope for those who dial by hand.
-pub fn dialer(lab: &Lab) -> Arc<dyn Dialer> {
-    lab.world.dialer()
 }

@@ -1,5 +1,4 @@
 //! What the tests share: machines without a datacenter around them, their configs, and raw clients.
-#![allow(dead_code, reason = "every test file uses its own part")]
 
 pub mod kube;
 pub mod raw;

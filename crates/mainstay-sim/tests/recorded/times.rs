@@ -353,7 +353,7 @@ async fn holder(lab: &Lab) -> Option<&'static str> {
 /// The shared address leaves its holder in three ways.
 async fn vip(lab: &Lab, table: &Table, vms: &BTreeMap<&str, &Vm>) {
     let elsewhere = |from: &'static str| async move { holder(lab).await.is_some_and(|address| address != from) };
-    let first = holder(lab).await.expect("somebody holds it");
+    let first = holder(lab).await.expect("a member holds it");
     let (watch, request) = (table.since("etcd forfeit"), machine::EtcdForfeitLeadershipRequest {});
     lab.admin(first).machine.etcd_forfeit_leadership(request).await.unwrap();
     watch.note("answer");
@@ -369,7 +369,7 @@ async fn vip(lab: &Lab, table: &Table, vms: &BTreeMap<&str, &Vm>) {
         .await;
     until(|| At(lab, first).up("etcd")).await;
 
-    let second = holder(lab).await.expect("somebody holds it");
+    let second = holder(lab).await.expect("a member holds it");
     vms[second].off();
     table
         .since("VIP's holder killed")
@@ -378,7 +378,7 @@ async fn vip(lab: &Lab, table: &Table, vms: &BTreeMap<&str, &Vm>) {
     vms[second].on();
     until(|| At(lab, second).up("etcd")).await;
 
-    let third = holder(lab).await.expect("somebody holds it");
+    let third = holder(lab).await.expect("a member holds it");
     let watch = table.since("etcd leave");
     lab.admin(third)
         .machine
@@ -391,7 +391,7 @@ async fn vip(lab: &Lab, table: &Table, vms: &BTreeMap<&str, &Vm>) {
 
 /// Of two voters the one without the VIP dies.
 async fn quorum(lab: &Lab, table: &Table, vms: &BTreeMap<&str, &Vm>) {
-    let own = holder(lab).await.expect("somebody holds it");
+    let own = holder(lab).await.expect("a member holds it");
     let members = lab.admin(own).members().await.unwrap();
     assert_eq!(members.len(), 2, "one has left");
     let name = |address: &str| format!("cp-{}", &address[address.len() - 1..]);

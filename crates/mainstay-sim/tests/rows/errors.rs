@@ -88,7 +88,7 @@ fn what_cannot_be_done_is_refused_in_talos_words() {
                 "machine.MachineService/Rollback",
                 json!({}),
                 Code::Unknown,
-                "rollback is not possible: no previous installation found",
+                "previous UKI not found",
             ),
             (
                 "machine.MachineService/EtcdDowngradeValidate",

@@ -88,7 +88,10 @@ fn a_boot_medium_passes_through_installing() {
             words[3..].starts_with(&[Installing]) || words[3..].starts_with(&[Booting, Installing]),
             "{words:?}"
         );
-        assert!(!words.contains(&Rebooting), "that comes when nobody can listen any more");
+        assert!(
+            !words.contains(&Rebooting),
+            "that comes when no client can be connected any more"
+        );
     });
 }
 

@@ -62,7 +62,8 @@ fn the_lifecycle_service_writes_the_disk_and_the_next_boot_runs_it() {
             (Code::InvalidArgument, "cannot use CRI namespace with containerd driver")
         );
         let pull = json!({"containerd": instance, "image_ref": INSTALLER});
-        assert_eq!(node.raw("machine.ImageService/Pull", &pull).await.code, Code::Ok);
+        let pulled = node.raw_within(patience, "machine.ImageService/Pull", &pull, &[]).await;
+        assert_eq!(pulled.code, Code::Ok);
         let done = node.raw_within(patience, path, &upgrade, &[]).await;
         let last = reflect::decode(path, done.answers.last().unwrap());
         assert_eq!(
@@ -156,7 +157,7 @@ fn a_machine_that_runs_from_memory_cannot_be_upgraded() {
         let vm = lab.medium_vm("cp-1", CP, false);
         vm.on();
         lab.maintenance(CP).await;
-        // Nobody but os:admin may ask, and before a config nobody is.
+        // Only os:admin may ask, and before a config no client has that role.
         let outcome = lab
             .insecure(CP)
             .raw("machine.MachineService/Upgrade", &json!({"image": INSTALLER}))

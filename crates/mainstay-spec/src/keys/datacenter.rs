@@ -29,8 +29,7 @@ pub(crate) static TOKEN_FILE: Key<String> = Key::new(
     "token-file",
     &naming::PATH,
     "File with the API token, as `mainstay setup` writes it. PROXMOX_VE_API_TOKEN and PROXMOX_VE_API_TOKEN_FILE go before it.",
-)
-.later();
+);
 pub(crate) static JUMP: Key<Jump> = Key::new(
     "jump",
     &words::JUMP,

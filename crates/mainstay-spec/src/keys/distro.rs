@@ -93,7 +93,7 @@ pub(crate) static ARTIFACT: Key<ArtifactDelivery> = Key::new(
     "artifact",
     &Choices(&[
         Choice::now("fetch", ArtifactDelivery::Fetch),
-        Choice::now("push", ArtifactDelivery::Push),
+        Choice::later("push", ArtifactDelivery::Push),
     ]),
     "How the release gets into a machine: fetched by the machine, or pushed by mainstay over SSH, for machines without internet.",
 )
@@ -110,7 +110,8 @@ pub(crate) static SSH_KEYS: Key<Items<String>> = Key::new(
     "Public keys of administrators, who may log in to every machine as `mainstay`.",
 )
 .default("[]")
-.also(&["ssh_authorized_keys", "sshkeys"]);
+.also(&["ssh_authorized_keys", "sshkeys"])
+.later();
 
 static IMAGE_FILE: Section = Section {
     keys: &[&IMAGE_URL, &IMAGE_CHECKSUM, &IMAGE_UNCHECKED],

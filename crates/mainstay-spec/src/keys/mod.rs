@@ -43,13 +43,12 @@ pub(crate) static ENDPOINT: Key<Url> = Key::new(
 )
 .default("https://VIP:6443");
 pub(crate) static TALOS: Key<Inside> = Key::new("talos", &distro::TALOS, "Talos Linux on the machines. The default.");
-pub(crate) static RKE2: Key<Inside> = Key::new("rke2", &distro::RKE2, "RKE2 on a cloud image, instead of Talos.").later();
+pub(crate) static RKE2: Key<Inside> = Key::new("rke2", &distro::RKE2, "RKE2 on a cloud image, instead of Talos.");
 pub(crate) static K3S: Key<Inside> = Key::new(
     "k3s",
     &distro::K3S,
     "The k3s distribution on a cloud image, instead of Talos.",
-)
-.later();
+);
 pub(crate) static KUBERNETES: Key<VersionWish> = Key::new(
     "kubernetes",
     &words::VERSION,
@@ -62,7 +61,7 @@ pub(crate) static CNI: Key<Cni> = Key::new(
     &Choices(&[
         Choice::now("flannel", Cni::Flannel),
         Choice::now("none", Cni::None),
-        Choice::later("canal", Cni::Canal),
+        Choice::now("canal", Cni::Canal),
         Choice::later("cilium", Cni::Cilium),
     ]),
     "The pod network. With `none` nodes are expected NotReady until you install one.",
@@ -84,8 +83,12 @@ pub(crate) static TEMPLATE_VMIDS: Key<Range> = Key::new(
 )
 .default("9000+")
 .later();
-pub(crate) static PROTECT: Key<bool> =
-    Key::new("protect", &Flag, "`mainstay down` refuses as long as this is true.").default("false");
+pub(crate) static PROTECT: Key<bool> = Key::new(
+    "protect",
+    &Flag,
+    "`mainstay down` refuses as long as this is true, and `mainstay up` removes no machine.",
+)
+.default("false");
 pub(crate) static NAMES: Key<NamePattern> = Key::new(
     "names",
     &words::NAMES,

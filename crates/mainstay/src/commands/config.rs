@@ -1,7 +1,7 @@
 //! `config`: the machine configs that would be applied, without any connection.
 
-use mainstay_engine::{SecretsFile, derive};
-use mainstay_plan::Versions;
+use mainstay_engine::SecretsFile;
+use mainstay_plan::{DistroSecrets, Pins, Versions, derive};
 use mainstay_spec::{Spec, VersionWish};
 use talos_config::versions::Contract;
 
@@ -22,8 +22,12 @@ pub fn run(session: &Session, args: &ConfigArgs, output: Output) -> Result<(), C
         .secrets()?
         .ok_or_else(|| CommandError::no_secrets(&SecretsFile::beside(&session.file)))?;
     let versions = derive::versions(spec, None, None)?;
-    let contract = Contract::of(&versions.talos).classic();
-    let configs = derive::configs(spec, &secrets, &versions)?;
+    if !matches!(secrets.distro, DistroSecrets::Talos(_)) {
+        return Err(CommandError::usage("config shows machine configs, which only Talos has")
+            .help("the files of RKE2 and k3s machines are written over SSH by: mainstay up"));
+    }
+    let contract = Contract::of(&versions.release).classic();
+    let configs = derive::configs(spec, &secrets, &versions, &Pins::default())?;
     tell_versions(spec, &versions, output);
     for (name, text) in configs
         .iter()
@@ -60,7 +64,7 @@ fn tell_versions(spec: &Spec, versions: &Versions, output: Output) {
     if !exact(&talos.version) || !exact(&spec.kubernetes) {
         output.status(format!(
             "for Talos {} and Kubernetes {}, the newest that the file allows; a running cluster keeps its versions",
-            versions.talos, versions.kubernetes
+            versions.release, versions.kubernetes
         ));
     }
 }

@@ -9,14 +9,15 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use mainstay_engine::{
-    Events, Holder, Journal, MemoryDisk, Report, Run, RunError, Scope, Site, Told, Wanted, converge, derive, keys, observe,
+    Clients, EventRecord, EventSink, Journal, LeaseHolder, MemoryFiles, ObserveScope, Run, RunError, RunGoal, RunReport,
+    converge, observe,
 };
 use mainstay_net::{Entropy, Env, Trust, Wall, simulate};
+use mainstay_plan::ClusterSecrets;
 use mainstay_plan::Observed;
 use mainstay_sim::{Mode, World};
 use mainstay_spec::{DistroSpec, Environment, Spec};
 use pve_api::{Client, ClientOptions, Endpoint};
-use talos_api::factory::Factory;
 use talos_config::versions::Contract;
 use talos_config::{Secrets, ServiceAccountKey};
 use tokio::time::{Instant, sleep_until};
@@ -28,7 +29,7 @@ use crate::exit;
 use crate::output::Output;
 use crate::run::{self, Readers};
 use crate::view;
-use crate::wire::{self, EventEncoder, EventLine, WireEvent};
+use crate::wire::{EventEncoder, EventLine, WireEvent};
 
 /// The cluster of a demo without `-f`.
 const CLUSTER: &str = include_str!("demo.yaml");
@@ -40,16 +41,16 @@ const DEADLINE: Duration = Duration::from_secs(6 * 3600);
 
 /// What the simulated run sends to the view.
 enum DemoMessage {
-    Event(Told),
+    Event(EventRecord),
     End(Box<DemoResult>),
 }
 
 struct DemoResult {
-    outcome: Result<Report, RunError>,
+    outcome: Result<RunReport, RunError>,
     /// The last observation, for the status page.
     observed: Option<Observed>,
     spec: Spec,
-    secrets: Secrets,
+    secrets: ClusterSecrets,
     took: Duration,
     now: jiff::Timestamp,
 }
@@ -83,7 +84,7 @@ pub async fn run(file: &Path, args: &DemoArgs, output: Output) -> Result<(), Com
         sender,
     };
     let thread = std::thread::spawn(move || simulate(seed, DEADLINE, |entropy| story.play(entropy)));
-    let mut readers = Readers::new(vec![output.reader()]);
+    let mut readers = Readers::new(vec![view::reader(output)]);
     let end = watch(&messages, args.speed, &mut readers).await;
     match thread.join() {
         Ok(Ok(Ok(()))) => {}
@@ -136,7 +137,7 @@ fn close(end: DemoResult, readers: &mut Readers, output: Output) -> Result<(), C
     }
     let error = end.outcome.err().map(CommandError::from);
     report.exit = error.as_ref().map_or(0, exit::code);
-    for error in error.iter().flat_map(|error| wire::errors(error, "demo.yaml")) {
+    for error in error.iter().flat_map(|error| error.events("demo.yaml")) {
         readers.line(&EventLine::at(end.took, WireEvent::Error(error)));
     }
     let exit = report.exit;
@@ -180,15 +181,15 @@ impl DemoRun {
             entropy: entropy.fork("mainstay"),
         };
         let spec = self.spec(Some(&world))?;
-        let secrets = secrets(&env)?;
+        let secrets = secrets(&env, &spec)?;
         let events = self.events();
-        let site = site(&world, &env, &spec, &secrets, &events)?;
+        let clients = clients(&world, &env, &spec, &secrets, &events)?;
         let run = Run {
             spec: &spec,
-            site: &site,
+            clients: &clients,
             secrets: Some(&secrets),
-            wanted: Wanted::Cluster,
-            holder: Holder::new("you", "here"),
+            goal: RunGoal::Up,
+            holder: LeaseHolder::new("you", "here"),
             despite_lease: false,
             with_disks: std::collections::BTreeSet::new(),
             events,
@@ -197,7 +198,7 @@ impl DemoRun {
         let began = Instant::now();
         let outcome = converge(&run, &mut |request| request.approve()).await;
         let took = began.elapsed();
-        let observed = observe(&site, &Scope::of(&spec, Some(derive::cluster_id(&secrets))))
+        let observed = observe(&clients, &ObserveScope::of(&spec, Some(secrets.id())))
             .await
             .ok()
             .map(|sight| sight.observed);
@@ -213,9 +214,9 @@ impl DemoRun {
         Ok(())
     }
 
-    fn events(&self) -> Events {
+    fn events(&self) -> EventSink {
         let sender = std::sync::Mutex::new(self.sender.clone());
-        Events::new(move |record| {
+        EventSink::new(move |record| {
             if let Ok(sender) = sender.lock() {
                 let _ = sender.send(DemoMessage::Event(record));
             }
@@ -254,14 +255,22 @@ fn bad_network() -> mainstay_net::NetFaults {
     }
 }
 
-fn secrets(env: &Env) -> Result<Secrets, CommandError> {
+fn secrets(env: &Env, spec: &Spec) -> Result<ClusterSecrets, CommandError> {
     let mut rng = env.entropy.fork("secrets").rng();
+    if let DistroSpec::Rancher(rancher) = &spec.distro {
+        let failed = |error: &dyn std::fmt::Display| CommandError::new("cannot create secrets").why(error.to_string());
+        let key = rancher_config::ServiceKey::ec(&mut rng).map_err(|error| failed(&error))?;
+        let secrets = ClusterSecrets::generate_rancher(rancher.distro, &mut rng, env.wall.now(), key);
+        return secrets.map_err(|error| failed(&error));
+    }
     let minted =
         ServiceAccountKey::ec_p256(&mut rng).and_then(|key| Secrets::generate(&mut rng, env.wall.now(), Contract::CLASSIC, key));
-    minted.map_err(|error| CommandError::new("cannot create secrets").caused_by(error))
+    minted
+        .map(ClusterSecrets::talos)
+        .map_err(|error| CommandError::new("cannot create secrets").caused_by(error))
 }
 
-fn site(world: &World, env: &Env, spec: &Spec, secrets: &Secrets, events: &Events) -> Result<Site, CommandError> {
+fn clients(world: &World, env: &Env, spec: &Spec, secrets: &ClusterSecrets, events: &EventSink) -> Result<Clients, CommandError> {
     let broken = |what: &'static str| move || CommandError::new(format!("the simulated datacenter has no {what}"));
     let address = world.endpoint();
     let target = address
@@ -279,14 +288,18 @@ fn site(world: &World, env: &Env, spec: &Spec, secrets: &Secrets, events: &Event
         host: None,
     };
     let pve = Client::new(env, vec![endpoint], login, ClientOptions::default()).map_err(|_| broken("certificate")())?;
-    let talos = spec.distro.talos().ok_or_else(broken("distribution"))?;
-    let factory = Factory::new(env, &talos.factory, &Trust::Plain).map_err(|_| broken("Image Factory")())?;
-    let keys = keys(env, secrets).map_err(|error| CommandError::new("cannot issue client certificates").caused_by(error))?;
     let journal = Journal::open(
-        Arc::new(MemoryDisk::default()),
+        Arc::new(MemoryFiles::default()),
         Path::new("demo"),
-        derive::cluster_id(secrets),
+        secrets.id(),
         events.clone(),
     );
-    Ok(Site::new(env.clone(), pve, factory, Some(keys), journal, spec))
+    Ok(Clients::new(
+        env.clone(),
+        pve,
+        spec,
+        Some(secrets),
+        journal,
+        Some(world.web_ca()),
+    )?)
 }

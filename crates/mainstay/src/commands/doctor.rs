@@ -1,7 +1,11 @@
 //! `doctor` and `grant`: checks of everything that `up` needs, and the privileges as commands to paste.
 
-use mainstay_engine::{Events, Run, RunError, Scope, Wanted, derive, look_and_plan, observe, preflight, pve_version};
-use mainstay_plan::{Desired, Observed, Plan, RefusalKind};
+use mainstay_engine::{
+    EventSink, ObserveScope, PlannedRound, Run, RunError, RunGoal, check_image_source, observe, observe_and_plan, preflight,
+    pve_version,
+};
+use mainstay_plan::ClusterSecrets;
+use mainstay_plan::{Observed, RefusalKind};
 use pve_api::PveVersion;
 use tokio_util::sync::CancellationToken;
 
@@ -46,8 +50,8 @@ pub async fn run(session: &Session, output: Output) -> Result<(), CommandError> 
     checks.extend(jump);
     checks.push(secrets_check(session));
     let secrets = session.secrets().ok().flatten();
-    let site = session.site(secrets.as_ref(), &Events::unheard())?;
-    let scope = Scope::of(session.spec(), secrets.as_ref().map(derive::cluster_id));
+    let site = session.clients(secrets.as_ref(), &EventSink::discard())?;
+    let scope = ObserveScope::of(session.spec(), secrets.as_ref().map(ClusterSecrets::id));
     match observe(&site, &scope).await {
         Err(failure) => checks.push(DoctorCheck::failing(
             "proxmox",
@@ -68,16 +72,16 @@ pub async fn run(session: &Session, output: Output) -> Result<(), CommandError> 
             checks.push(rights_check(session, &missing)?);
             let run = Run {
                 spec: session.spec(),
-                site: &site,
+                clients: &site,
                 secrets: secrets.as_ref(),
-                wanted: Wanted::Cluster,
+                goal: RunGoal::Up,
                 holder: session.process_env.holder.clone(),
                 despite_lease: true,
                 with_disks: std::collections::BTreeSet::new(),
-                events: Events::unheard(),
+                events: EventSink::discard(),
                 stop: CancellationToken::new(),
             };
-            checks.extend(plan_checks(look_and_plan(&run).await, reached));
+            checks.extend(plan_checks(observe_and_plan(&run).await, reached));
         }
     }
     checks.push(factory_check(&site).await);
@@ -119,7 +123,7 @@ fn rights_check(session: &Session, missing: &[pve_api::privileges::Grant]) -> Re
             format!("{} has all privileges that this file needs", login.principal()),
         ));
     }
-    let lacks = missing.iter().map(format_grant);
+    let lacks = missing.iter().map(crate::text::format_grant);
     let commands = preflight::commands(missing, login.principal());
     Ok(DoctorCheck::failing(
         "rights",
@@ -128,25 +132,19 @@ fn rights_check(session: &Session, missing: &[pve_api::privileges::Grant]) -> Re
     ))
 }
 
-/// `VM.Allocate, VM.Audit on /vms`.
-pub fn format_grant(grant: &pve_api::privileges::Grant) -> String {
-    let names: Vec<String> = grant.privileges.iter().map(ToString::to_string).collect();
-    format!("{} on {}", names.join(", "), grant.path)
-}
-
 /// Every other reason to refuse is found by the planner: storages, capacity, bridges, foreign machines, versions.
 ///
 /// Whether an address is free is known only if it could be dialled.
-fn plan_checks(planned: Result<(Plan, Desired, Observed), RunError>, reached: bool) -> Vec<DoctorCheck> {
+fn plan_checks(planned: Result<PlannedRound, RunError>, reached: bool) -> Vec<DoctorCheck> {
     let plan = match planned {
-        Ok((plan, ..)) => plan,
+        Ok(round) => round.plan,
         // The check of privileges reports it.
-        Err(RunError::Lacking(_)) => return Vec::new(),
-        Err(RunError::Blind(failure)) => return vec![DoctorCheck::failing("plan", failure.what.clone(), failure.help)],
+        Err(RunError::MissingPrivileges(_)) => return Vec::new(),
+        Err(RunError::ObserveFailed(failure)) => return vec![DoctorCheck::failing("plan", failure.what.clone(), failure.help)],
         Err(_) => return vec![DoctorCheck::failing("plan", "cannot make a plan", Vec::new())],
     };
     if plan.refusals.is_empty() {
-        let held = plan.held.iter().filter(|held| held.holds_up()).map(|held| {
+        let held = plan.held.iter().filter(|held| held.blocks()).map(|held| {
             DoctorCheck::failing(
                 "held",
                 format!("{} of {}: {}", held.what, held.subject, held.reason),
@@ -162,7 +160,7 @@ fn plan_checks(planned: Result<(Plan, Desired, Observed), RunError>, reached: bo
     }
     let name = |kind: RefusalKind| match kind {
         RefusalKind::Conflict => "conflict",
-        RefusalKind::Lacking => "datacenter",
+        RefusalKind::Insufficient => "datacenter",
         RefusalKind::Gate => "gate",
     };
     plan.refusals
@@ -171,10 +169,10 @@ fn plan_checks(planned: Result<(Plan, Desired, Observed), RunError>, reached: bo
         .collect()
 }
 
-async fn factory_check(site: &mainstay_engine::Site) -> DoctorCheck {
-    match site.factory.versions().await {
-        Ok(versions) => DoctorCheck::fine("factory", format!("answers, {} releases of Talos", versions.len())),
-        Err(error) => DoctorCheck::failing("factory", error.to_string(), error.remedy().into_iter().collect()),
+async fn factory_check(site: &mainstay_engine::Clients) -> DoctorCheck {
+    match check_image_source(&site.guests).await {
+        Ok(answer) => DoctorCheck::fine("factory", answer),
+        Err(failure) => DoctorCheck::failing("factory", failure.to_string(), failure.help),
     }
 }
 
@@ -234,6 +232,6 @@ pub async fn grant(session: &Session, args: &GrantArgs, output: Output) -> Resul
 }
 
 async fn look(session: &Session) -> Result<Observed, CommandError> {
-    let site = session.site(None, &Events::unheard())?;
-    Ok(observe(&site, &Scope::of(session.spec(), None)).await?.observed)
+    let site = session.clients(None, &EventSink::discard())?;
+    Ok(observe(&site, &ObserveScope::of(session.spec(), None)).await?.observed)
 }

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay_engine::{Events, Report, Run, Scope, SecretsFile, Site, Wanted, derive, observe};
-use talos_config::Secrets;
+use mainstay_engine::{Clients, EventSink, ObserveScope, Run, RunGoal, RunReport, SecretsFile, observe};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -15,6 +14,7 @@ use crate::run::{Prompt, log_name, run_with_views};
 use crate::run_log::RunLog;
 use crate::session::Session;
 use crate::view;
+use mainstay_plan::{ClusterSecrets, derive};
 
 pub async fn run(session: &Session, args: &DownArgs, output: Output) -> Result<(), CommandError> {
     let spec = session.spec();
@@ -30,26 +30,26 @@ pub async fn run(session: &Session, args: &DownArgs, output: Output) -> Result<(
     }
     session.check_jump_host().await?;
     let secrets = session.secrets()?;
-    let site = session.site(secrets.as_ref(), &Events::unheard())?;
+    let clients = session.clients(secrets.as_ref(), &EventSink::discard())?;
     let images = if args.images {
-        images(session, secrets.as_ref(), &site).await?
+        images(session, secrets.as_ref(), &clients).await?
     } else {
         Vec::new()
     };
     let run = Run {
         spec,
-        site: &site,
+        clients: &clients,
         secrets: secrets.as_ref(),
-        wanted: Wanted::Nothing { images },
+        goal: RunGoal::Down { images },
         holder: session.process_env.holder.clone(),
         despite_lease: args.take_lease,
         with_disks: args.with_disk.iter().cloned().collect(),
-        events: Events::unheard(),
+        events: EventSink::discard(),
         stop: CancellationToken::new(),
     };
     let log = RunLog::new(
         &session.process_env.runs(),
-        secrets.as_ref().map_or(Uuid::nil(), derive::cluster_id),
+        secrets.as_ref().map_or(Uuid::nil(), ClusterSecrets::id),
         log_name(session.env.wall.now()),
         false,
         output,
@@ -69,7 +69,7 @@ pub async fn run(session: &Session, args: &DownArgs, output: Output) -> Result<(
     ended.close(result)
 }
 
-fn closing(session: &Session, args: &DownArgs, report: &Report, took: Duration) -> Result<Vec<String>, CommandError> {
+fn closing(session: &Session, args: &DownArgs, report: &RunReport, took: Duration) -> Result<Vec<String>, CommandError> {
     let name = session.spec().name.as_str();
     if !report.is_settled() {
         return Err(up::held_up(name, "gone", report));
@@ -89,10 +89,15 @@ fn closing(session: &Session, args: &DownArgs, report: &Report, took: Duration) 
 }
 
 /// The images that the machines use. They are read before the machines are deleted: only the machines say which version they run.
-async fn images(session: &Session, secrets: Option<&Secrets>, site: &Site) -> Result<Vec<String>, CommandError> {
-    let scope = Scope::of(session.spec(), secrets.map(derive::cluster_id));
-    let observed = observe(site, &scope).await?.observed;
-    Ok(derive::image_files(session.spec(), secrets, &observed)?.into_iter().collect())
+async fn images(session: &Session, secrets: Option<&ClusterSecrets>, clients: &Clients) -> Result<Vec<String>, CommandError> {
+    let scope = ObserveScope {
+        compare: secrets.map(|secrets| (session.spec(), secrets)),
+        ..ObserveScope::of(session.spec(), secrets.map(ClusterSecrets::id))
+    };
+    let seen = observe(clients, &scope).await?;
+    Ok(derive::image_files(session.spec(), secrets, &seen.observed, &seen.pins)?
+        .into_iter()
+        .collect())
 }
 
 /// What is kept, and how to remove it too.

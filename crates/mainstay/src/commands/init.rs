@@ -16,9 +16,11 @@ use crate::process_env::ProcessEnv;
 use crate::session;
 
 const LOOK: Duration = Duration::from_secs(10);
+/// The number of the first address in its network: routers seldom hand out the upper ones.
+const FIRST_ADDRESS: u8 = 211;
 
 /// What the file needs to know about the datacenter.
-struct DatacenterScan {
+pub(super) struct DatacenterScan {
     endpoint: String,
     fingerprint: Fingerprint,
     hosts: Vec<String>,
@@ -35,7 +37,7 @@ pub async fn run(file: &Path, args: InitArgs, process_env: ProcessEnv, output: O
             .help("pass --force to overwrite it, or -f to use another file"));
     }
     let found = look(&process_env).await?;
-    let text = write(&args.name, &found);
+    let text = write(&args.name, &found, None, FIRST_ADDRESS);
     std::fs::write(file, text).map_err(|error| CommandError::new(format!("cannot write {}", file.display())).caused_by(error))?;
     output.status(format!(
         "wrote {}: {} found. Review it, then: mainstay plan",
@@ -79,10 +81,15 @@ async fn look(process_env: &ProcessEnv) -> Result<DatacenterScan, CommandError> 
             trust,
             host: None,
         }],
-        session::login(process_env)?,
+        session::login(process_env, None)?,
         ClientOptions::default(),
     );
     let pve = pve.map_err(|error| CommandError::new("the certificate is not valid").caused_by(error))?;
+    scan(&pve, url.to_string().trim_end_matches('/').to_owned(), fingerprint).await
+}
+
+/// Looks at hosts, storages and bridges.
+pub(super) async fn scan(pve: &Client, endpoint: String, fingerprint: Fingerprint) -> Result<DatacenterScan, CommandError> {
     let hosts = pve.call(host::list()).await?;
     let online: Vec<pve_api::Host> = hosts
         .iter()
@@ -107,7 +114,7 @@ async fn look(process_env: &ProcessEnv) -> Result<DatacenterScan, CommandError> 
     let contents =
         |storage: &storage::StorageStatus| storage.content.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     Ok(DatacenterScan {
-        endpoint: url.to_string().trim_end_matches('/').to_owned(),
+        endpoint,
         fingerprint,
         hosts: online.iter().map(ToString::to_string).collect(),
         images: images.map(|storage| storage.storage.to_string()),
@@ -117,21 +124,30 @@ async fn look(process_env: &ProcessEnv) -> Result<DatacenterScan, CommandError> 
     })
 }
 
-/// The file. What was found is filled in; a guess is marked by a comment.
-fn write(name: &str, found: &DatacenterScan) -> String {
+impl DatacenterScan {
+    /// The first bridge with an address, else the first one.
+    fn bridge(&self) -> (String, Option<String>) {
+        let addressed = self.bridges.iter().find(|(_, cidr)| cidr.is_some());
+        let chosen = addressed.or(self.bridges.first()).cloned();
+        chosen.unwrap_or_else(|| ("vmbr0".into(), None))
+    }
+
+    /// The network of that bridge.
+    pub(super) fn network(&self) -> Option<ipnet::Ipv4Net> {
+        self.bridge().1.and_then(|cidr| cidr.parse().ok())
+    }
+}
+
+/// The file. What was found is filled in; a guess is marked by a comment. `first`: the number of the first address.
+pub(super) fn write(name: &str, found: &DatacenterScan, token_file: Option<&str>, first: u8) -> String {
     let mut text = String::new();
-    let (bridge, cidr) = found
-        .bridges
-        .iter()
-        .find(|(_, cidr)| cidr.is_some())
-        .or(found.bridges.first())
-        .cloned()
-        .unwrap_or_else(|| ("vmbr0".into(), None));
-    let network: Option<ipnet::Ipv4Net> = cidr.as_deref().and_then(|cidr| cidr.parse().ok());
+    let (bridge, _) = found.bridge();
+    let network = found.network();
     let address = |last: u8| network.map_or_else(|| format!("10.0.0.{last}"), |network| nth(network, last));
     let _ = writeln!(
         text,
-        "# Written by `mainstay init` from what it found. Change it as you like."
+        "# Written by `mainstay {}` from what it found. Change it as you like.",
+        if token_file.is_some() { "setup" } else { "init" }
     );
     let _ = writeln!(text, "name: {name}\n\ndatacenter:\n  endpoint: {}", found.endpoint);
     let _ = writeln!(
@@ -139,6 +155,9 @@ fn write(name: &str, found: &DatacenterScan) -> String {
         "  fingerprint: \"{}\"   # compare: pvenode cert info",
         found.fingerprint
     );
+    if let Some(file) = token_file {
+        let _ = writeln!(text, "  token-file: {file}   # keep it out of git");
+    }
     let _ = writeln!(text, "  # hosts found: {}", found.hosts.join(", "));
     let images = found
         .images
@@ -170,12 +189,12 @@ fn write(name: &str, found: &DatacenterScan) -> String {
     let _ = writeln!(
         text,
         "  control-plane: {{ count: 1, cpu: 4, memory: 8GiB, disk: 40GiB, addresses: {}+ }}",
-        address(211)
+        address(first)
     );
     let _ = writeln!(
         text,
         "  worker: {{ count: 1, cpu: 4, memory: 8GiB, disk: 60GiB, addresses: {}+ }}",
-        address(221)
+        address(first.saturating_add(10))
     );
     text
 }
@@ -202,7 +221,7 @@ mod tests {
             disks: Some("local-lvm".into()),
             bridges: vec![("vmbr1".into(), None), ("vmbr0".into(), Some("192.168.7.2/24".into()))],
         };
-        let text = write("homelab", &found);
+        let text = write("homelab", &found, None, FIRST_ADDRESS);
         let checked = mainstay_spec::load(&text, "cluster.yaml", &mainstay_spec::Environment::default(), &|_| None)
             .unwrap_or_else(|faults| panic!("{faults:?}\n{text}"));
         assert_eq!(checked.spec.network.bridge.as_str(), "vmbr0");

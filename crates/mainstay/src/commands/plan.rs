@@ -1,6 +1,6 @@
 //! `plan`: shows what `up` would do. Changes nothing and creates no secrets.
 
-use mainstay_engine::{Events, Run, RunError, Wanted, look_and_plan};
+use mainstay_engine::{EventSink, PlannedRound, Run, RunError, RunGoal, observe_and_plan};
 use tokio_util::sync::CancellationToken;
 
 use super::up;
@@ -16,19 +16,21 @@ pub async fn run(session: &Session, args: &PlanArgs, output: Output) -> Result<(
     up::warnings(session, output);
     session.check_jump_host().await?;
     let secrets = session.secrets()?;
-    let site = session.site(secrets.as_ref(), &Events::unheard())?;
+    let clients = session.clients(secrets.as_ref(), &EventSink::discard())?;
     let run = Run {
         spec: session.spec(),
-        site: &site,
+        clients: &clients,
         secrets: secrets.as_ref(),
-        wanted: Wanted::Cluster,
+        goal: RunGoal::Up,
         holder: session.process_env.holder.clone(),
         despite_lease: true,
         with_disks: std::collections::BTreeSet::new(),
-        events: Events::unheard(),
+        events: EventSink::discard(),
         stop: CancellationToken::new(),
     };
-    let (plan, _, seen) = look_and_plan(&run).await?;
+    let PlannedRound {
+        plan, observed: seen, ..
+    } = observe_and_plan(&run).await?;
     if !plan.refusals.is_empty() {
         return Err(RunError::Refused(plan.into()).into());
     }
@@ -40,7 +42,7 @@ pub async fn run(session: &Session, args: &PlanArgs, output: Output) -> Result<(
             output.print("Nothing was changed. To do this: mainstay up");
         }
     }
-    if args.check && (!plan.is_settled() || plan.is_held_up()) {
+    if args.check && (!plan.is_settled() || plan.is_blocked()) {
         Err(CommandError::ExitOnly(exit::WORK_FOUND))
     } else {
         Ok(())

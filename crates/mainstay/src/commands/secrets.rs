@@ -1,7 +1,7 @@
 //! `secrets`: shows the contents of the file, and imports the secrets of an existing cluster.
 
 use mainstay_engine::SecretsFile;
-use talos_config::Secrets;
+use mainstay_plan::ClusterSecrets;
 
 use crate::args;
 use crate::error::CommandError;
@@ -60,8 +60,7 @@ fn import(session: &Session, from: &std::path::Path, output: Output) -> Result<(
     let bad = |error: talos_config::BundleError| {
         CommandError::usage(format!("{} does not contain the secrets of a cluster", from.display())).because(error.problems)
     };
-    let secrets = Secrets::from_talosctl_yaml(&text).map_err(bad)?;
-    secrets.validate().map_err(bad)?;
+    let secrets = ClusterSecrets::from_yaml(&text).map_err(bad)?;
     let readers = session.readers(&identities)?;
     if readers.recipients.is_empty() {
         return Err(CommandError::usage("no age key to encrypt the secrets for")

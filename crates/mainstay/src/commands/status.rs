@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay_engine::{Events, Scope, Site, derive, observe};
-use talos_config::Secrets;
+use mainstay_engine::{Clients, EventSink, ObserveScope, observe};
 use tokio::time::sleep;
 
 use crate::args::StatusArgs;
@@ -13,6 +12,7 @@ use crate::output::Output;
 use crate::session::Session;
 use crate::signals::Signals;
 use crate::view::status::{StatusPage, page};
+use mainstay_plan::ClusterSecrets;
 
 /// The pause between two observations of `--watch`.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -20,7 +20,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub async fn run(session: &Session, args: &StatusArgs, output: Output) -> Result<(), CommandError> {
     session.check_jump_host().await?;
     let secrets = session.secrets()?;
-    let site = session.site(secrets.as_ref(), &Events::unheard())?;
+    let site = session.clients(secrets.as_ref(), &EventSink::discard())?;
     if !args.watch {
         let page = look(session, secrets.as_ref(), &site).await?;
         show(&page, output, false);
@@ -45,8 +45,8 @@ pub async fn run(session: &Session, args: &StatusArgs, output: Output) -> Result
     }
 }
 
-async fn look(session: &Session, secrets: Option<&Secrets>, site: &Site) -> Result<StatusPage, CommandError> {
-    let scope = Scope::of(session.spec(), secrets.map(derive::cluster_id));
+async fn look(session: &Session, secrets: Option<&ClusterSecrets>, site: &Clients) -> Result<StatusPage, CommandError> {
+    let scope = ObserveScope::of(session.spec(), secrets.map(ClusterSecrets::id));
     let observed = observe(site, &scope).await?.observed;
     let recipients = session.secrets_file()?.recipients().unwrap_or_default().len();
     Ok(page(session.spec(), secrets, &observed, recipients, session.env.wall.now()))

@@ -60,7 +60,7 @@ fn endpoint_of(text: &str) -> Option<String> {
     Some(value.to_owned()).filter(|value| !value.is_empty())
 }
 
-fn target_of(endpoint: &str) -> Result<Target, CommandError> {
+pub(super) fn target_of(endpoint: &str) -> Result<Target, CommandError> {
     let text = if endpoint.contains("://") {
         endpoint.to_owned()
     } else {

@@ -4,7 +4,7 @@ mod secrets;
 
 use std::time::Duration;
 
-use mainstay_engine::{Events, Report, Run, Wanted, derive};
+use mainstay_engine::{EventSink, Run, RunGoal, RunReport};
 use mainstay_plan::Held;
 use mainstay_spec::report::{self, Paint};
 use tokio_util::sync::CancellationToken;
@@ -24,18 +24,18 @@ pub async fn run(session: &Session, args: &UpArgs, output: Output) -> Result<(),
     let (secrets, mut pending) = secrets::open_or_make(session, output).await?;
     let run = Run {
         spec: session.spec(),
-        site: &session.site(Some(&secrets), &Events::unheard())?,
+        clients: &session.clients(Some(&secrets), &EventSink::discard())?,
         secrets: Some(&secrets),
-        wanted: Wanted::Cluster,
+        goal: RunGoal::Up,
         holder: session.process_env.holder.clone(),
         despite_lease: args.take_lease,
         with_disks: args.with_disk.iter().cloned().collect(),
-        events: Events::unheard(),
+        events: EventSink::discard(),
         stop: CancellationToken::new(),
     };
     let log = RunLog::new(
         &session.process_env.runs(),
-        derive::cluster_id(&secrets),
+        secrets.id(),
         log_name(session.env.wall.now()),
         pending.is_some(),
         output,
@@ -72,7 +72,7 @@ pub fn warnings(session: &Session, output: Output) {
 }
 
 /// The last lines of a run that did all it could.
-fn closing(session: &Session, report: &Report, took: Duration) -> Result<Vec<String>, CommandError> {
+fn closing(session: &Session, report: &RunReport, took: Duration) -> Result<Vec<String>, CommandError> {
     if report.is_settled() {
         Ok(settled(session, report, took))
     } else {
@@ -81,8 +81,8 @@ fn closing(session: &Session, report: &Report, took: Duration) -> Result<Vec<Str
 }
 
 /// Everything else is done; what is held waits for something outside of mainstay.
-pub fn held_up(name: &str, end: &str, report: &Report) -> CommandError {
-    let held: Vec<String> = report.held.iter().filter(|held| held.holds_up()).map(held_line).collect();
+pub fn held_up(name: &str, end: &str, report: &RunReport) -> CommandError {
+    let held: Vec<String> = report.held.iter().filter(|held| held.blocks()).map(held_line).collect();
     let done = match report.done {
         0 => "no step could be done".to_owned(),
         done => format!("{} done", view::count(done, "step")),
@@ -100,7 +100,7 @@ pub fn held_line(held: &Held) -> String {
 }
 
 /// The result, what is kept as it is, and the next useful command.
-fn settled(session: &Session, report: &Report, took: Duration) -> Vec<String> {
+fn settled(session: &Session, report: &RunReport, took: Duration) -> Vec<String> {
     let spec = session.spec();
     let ready = report
         .nodes

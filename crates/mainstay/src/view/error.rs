@@ -12,7 +12,7 @@ pub fn show(output: Output, error: &CommandError, file: &str) {
     if output.json {
         let events: Vec<WireEvent> = match error {
             CommandError::Spec(found) => wire::diagnostics(&found.source, &found.faults),
-            other => wire::errors(other, file).into_iter().map(WireEvent::Error).collect(),
+            other => other.events(file).into_iter().map(WireEvent::Error).collect(),
         };
         events
             .into_iter()
@@ -25,7 +25,7 @@ pub fn show(output: Output, error: &CommandError, file: &str) {
         output.status(report::terminal(&diagnostics.source, &diagnostics.faults, paint).trim_end());
         return;
     }
-    for error in wire::errors(error, file) {
+    for error in error.events(file) {
         output.status(text(&error, output.color_err));
     }
 }

@@ -58,7 +58,14 @@ impl PlanPage<'_> {
 
     fn headline(&self, plan: &Plan) -> String {
         let versions = plan.versions.as_ref();
-        let versions = versions.map(|versions| format!("Talos {}, Kubernetes {}, ", versions.talos, versions.kubernetes));
+        let versions = versions.map(|versions| {
+            format!(
+                "{} {}, Kubernetes {}, ",
+                versions.distro.title(),
+                versions.release,
+                versions.kubernetes
+            )
+        });
         let versions = versions.unwrap_or_default();
         let line = format!(
             "{}: {versions}datacenter {} ({})",

@@ -1,11 +1,9 @@
 //! Machines, etcd, Kubernetes and certificates on one page.
 
 use jiff::Timestamp;
-use mainstay_engine::derive;
-use mainstay_plan::{EtcdState, Mark, Observed, Power, Seen, Talos, Vm};
+use mainstay_plan::{ClusterSecrets, EtcdState, Guest, Mark, Observed, PowerState, Seen, Vm};
 use mainstay_spec::{Cni, Machine, Role, Spec};
 use serde_json::{Value, json};
-use talos_config::Secrets;
 use uuid::Uuid;
 
 /// Everything that `status` says.
@@ -20,7 +18,7 @@ struct StatusRow {
     host: String,
     address: String,
     vm: String,
-    talos: String,
+    guest: String,
     etcd: String,
     node: String,
 }
@@ -34,7 +32,7 @@ impl StatusRow {
             &self.host,
             &self.address,
             &self.vm,
-            &self.talos,
+            &self.guest,
             &self.etcd,
             &self.node,
         ]
@@ -80,8 +78,8 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-pub fn page(spec: &Spec, secrets: Option<&Secrets>, observed: &Observed, recipients: usize, now: Timestamp) -> StatusPage {
-    let id = secrets.map(derive::cluster_id);
+pub fn page(spec: &Spec, secrets: Option<&ClusterSecrets>, observed: &Observed, recipients: usize, now: Timestamp) -> StatusPage {
+    let id = secrets.map(ClusterSecrets::id);
     let machines = spec.machines.iter().map(|machine| row(machine, observed, spec, id)).collect();
     let mut findings = vec![
         vms(spec, observed, id),
@@ -107,7 +105,7 @@ fn vm_of<'a>(machine: &Machine, observed: &'a Observed, id: Option<Uuid>) -> Opt
 fn row(machine: &Machine, observed: &Observed, spec: &Spec, id: Option<Uuid>) -> StatusRow {
     let vm = vm_of(machine, observed, id);
     let name = machine.name.as_str();
-    let talos = observed.talos.get(name);
+    let guest = observed.guests.get(name);
     let node = observed.kubernetes.yes().and_then(|kubernetes| kubernetes.nodes.get(name));
     StatusRow {
         machine: name.to_owned(),
@@ -115,9 +113,9 @@ fn row(machine: &Machine, observed: &Observed, spec: &Spec, id: Option<Uuid>) ->
         host: vm.map_or_else(|| "-".into(), |vm| vm.host.clone()),
         address: machine.address.to_string(),
         vm: power(vm),
-        talos: talos.map_or_else(|| "-".into(), stage),
+        guest: guest.map_or_else(|| "-".into(), stage),
         etcd: if machine.role == Role::ControlPlane {
-            member(name, observed, talos)
+            member(name, observed, guest)
         } else {
             "-".into()
         },
@@ -133,33 +131,33 @@ fn row(machine: &Machine, observed: &Observed, spec: &Spec, id: Option<Uuid>) ->
 fn power(vm: Option<&Vm>) -> String {
     match vm.map(|vm| &vm.power) {
         None => "absent".into(),
-        Some(Power::Running) => "running".into(),
-        Some(Power::Stopped) => "stopped".into(),
-        Some(Power::Stuck(word)) => word.clone(),
-        Some(Power::Unknown(_)) => "unknown".into(),
+        Some(PowerState::Running) => "running".into(),
+        Some(PowerState::Stopped) => "stopped".into(),
+        Some(PowerState::Other(word)) => word.clone(),
+        Some(PowerState::Unknown(_)) => "unknown".into(),
     }
 }
 
-fn stage(talos: &Talos) -> String {
-    match talos {
-        Talos::Silent(_) => "silent".into(),
-        Talos::Maintenance { .. } => "maintenance".into(),
-        Talos::Foreign(_) => "foreign".into(),
-        Talos::Running(node) => node.version.to_string(),
+fn stage(guest: &Guest) -> String {
+    match guest {
+        Guest::Silent(_) => "silent".into(),
+        Guest::AwaitingConfig { .. } => "maintenance".into(),
+        Guest::Foreign(_) => "foreign".into(),
+        Guest::Running(node) => node.release.to_string(),
     }
 }
 
-fn member(name: &str, observed: &Observed, talos: Option<&Talos>) -> String {
+fn member(name: &str, observed: &Observed, guest: Option<&Guest>) -> String {
     let listed = observed
         .etcd
         .yes()
         .and_then(|members| members.iter().find(|member| member.name == name));
-    match (listed, talos) {
+    match (listed, guest) {
         (Some(member), _) if member.learner => "learner".into(),
         (Some(member), _) if member.healthy => "member".into(),
         (Some(_), _) => "unhealthy".into(),
-        (None, Some(Talos::Running(node))) => match node.etcd {
-            Seen::Yes(EtcdState::Unwell) => "unhealthy".into(),
+        (None, Some(Guest::Running(node))) => match node.etcd {
+            Seen::Yes(EtcdState::Unhealthy) => "unhealthy".into(),
             Seen::Yes(EtcdState::Left) => "left".into(),
             _ => "-".into(),
         },
@@ -186,7 +184,7 @@ fn vms(spec: &Spec, observed: &Observed, id: Option<Uuid>) -> Finding {
     let missing: Vec<&str> = spec
         .machines
         .iter()
-        .filter(|machine| !vm_of(machine, observed, id).is_some_and(|vm| vm.power == Power::Running))
+        .filter(|machine| !vm_of(machine, observed, id).is_some_and(|vm| vm.power == PowerState::Running))
         .map(|machine| machine.name.as_str())
         .collect();
     if missing.is_empty() {
@@ -270,7 +268,7 @@ fn nodes(spec: &Spec, observed: &Observed) -> Finding {
 }
 
 /// The CA that expires first, and whether losing one age key would lose the cluster.
-fn keys(secrets: Option<&Secrets>, recipients: usize, now: Timestamp) -> Finding {
+fn keys(secrets: Option<&ClusterSecrets>, recipients: usize, now: Timestamp) -> Finding {
     let Some(secrets) = secrets else {
         return finding("secrets", Verdict::Due, "not created yet: mainstay up creates them");
     };
@@ -321,7 +319,7 @@ impl StatusPage {
     }
 
     fn columns(&self, gap: &str, without: &[&str]) -> Vec<String> {
-        let titles = ["MACHINE", "VMID", "HOST", "ADDRESS", "VM", "TALOS", "ETCD", "NODE"];
+        let titles = ["MACHINE", "VMID", "HOST", "ADDRESS", "VM", "GUEST", "ETCD", "NODE"];
         let mut table = vec![titles.map(str::to_owned)];
         table.extend(self.machines.iter().map(StatusRow::cells));
         let widest = |column: usize| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -337,7 +335,7 @@ impl StatusPage {
     }
 
     pub fn object(&self) -> Value {
-        let machines: Vec<Value> = self.machines.iter().map(|row| json!({"machine": row.machine, "vmid": row.vmid, "host": row.host, "address": row.address, "vm": row.vm, "talos": row.talos, "etcd": row.etcd, "node": row.node})).collect();
+        let machines: Vec<Value> = self.machines.iter().map(|row| json!({"machine": row.machine, "vmid": row.vmid, "host": row.host, "address": row.address, "vm": row.vm, "guest": row.guest, "etcd": row.etcd, "node": row.node})).collect();
         let findings: Vec<Value> = self
             .findings
             .iter()
@@ -358,7 +356,7 @@ mod tests {
             host: "pve1".into(),
             address: "127.90.0.11".into(),
             vm: "running".into(),
-            talos: "1.14.1".into(),
+            guest: "1.14.1".into(),
             etcd: "member".into(),
             node: "not ready".into(),
         };

@@ -1,13 +1,12 @@
-//! Errors in the stream. Every error that a command can end with is translated here, once; views and exit codes read the result.
+//! Errors in the stream. Errors of a run and of cluster.yaml are translated here, once; views and exit codes read the result.
 
-use mainstay_engine::{Failure, Kind, RunError};
+use mainstay_engine::{Failure, FailureKind, RunError};
 use mainstay_plan::{Lease, Plan, Refusal, RefusalKind, Step};
 use mainstay_spec::{Diagnostic, Source};
 use serde::{Deserialize, Serialize};
 
 use super::event::WireEvent;
-use crate::error::CommandError;
-use crate::view::count;
+use crate::text::{count, format_grant};
 
 /// What a reader of the stream learns about an error.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -84,18 +83,18 @@ pub enum ErrorKind {
     Interrupted,
 }
 
-impl From<Kind> for ErrorKind {
-    fn from(kind: Kind) -> Self {
+impl From<FailureKind> for ErrorKind {
+    fn from(kind: FailureKind) -> Self {
         match kind {
-            Kind::Denied => Self::Denied,
-            Kind::Conflict => Self::Conflict,
-            Kind::Refused => Self::Refused,
-            Kind::Unreachable => Self::Unreachable,
-            Kind::Failed => Self::Failed,
-            Kind::Unsettled => Self::Unsettled,
-            Kind::Changed => Self::Changed,
-            Kind::Held => Self::Held,
-            Kind::Bug => Self::Bug,
+            FailureKind::Denied => Self::Denied,
+            FailureKind::Conflict => Self::Conflict,
+            FailureKind::Refused => Self::Refused,
+            FailureKind::Unreachable => Self::Unreachable,
+            FailureKind::Failed => Self::Failed,
+            FailureKind::Unsettled => Self::Unsettled,
+            FailureKind::StalePlan => Self::Changed,
+            FailureKind::Held => Self::Held,
+            FailureKind::Bug => Self::Bug,
         }
     }
 }
@@ -103,32 +102,9 @@ impl From<Kind> for ErrorKind {
 impl From<RefusalKind> for ErrorKind {
     fn from(kind: RefusalKind) -> Self {
         match kind {
-            RefusalKind::Conflict | RefusalKind::Lacking => Self::Conflict,
+            RefusalKind::Conflict | RefusalKind::Insufficient => Self::Conflict,
             RefusalKind::Gate => Self::Refused,
         }
-    }
-}
-
-/// The errors that a command ended with. `file` is the cluster file.
-pub fn errors(error: &CommandError, file: &str) -> Vec<ErrorEvent> {
-    match error {
-        CommandError::Spec(found) => {
-            let events = diagnostics(&found.source, &found.faults);
-            let error = |event| match event {
-                WireEvent::Error(error) => Some(error),
-                _ => None,
-            };
-            events.into_iter().filter_map(error).collect()
-        }
-        CommandError::Message(message) => vec![ErrorEvent {
-            kind: message.kind,
-            summary: message.what.clone(),
-            why: message.why.iter().chain(&message.causes).cloned().collect(),
-            help: message.help.clone(),
-            ..ErrorEvent::default()
-        }],
-        CommandError::Run(error) => run_errors(error, file),
-        CommandError::ExitOnly(_) => Vec::new(),
     }
 }
 
@@ -142,7 +118,8 @@ pub fn diagnostics(source: &Source, found: &[Diagnostic]) -> Vec<WireEvent> {
     mainstay_spec::report::json(source, found).into_iter().map(read).collect()
 }
 
-fn run_errors(error: &RunError, file: &str) -> Vec<ErrorEvent> {
+/// The errors that a run ended with. `file` is the cluster file.
+pub fn run_errors(error: &RunError, file: &str) -> Vec<ErrorEvent> {
     let one = |kind, summary: String, why: Vec<String>, help: &[&str]| {
         vec![ErrorEvent {
             kind,
@@ -153,19 +130,19 @@ fn run_errors(error: &RunError, file: &str) -> Vec<ErrorEvent> {
         }]
     };
     match error {
-        RunError::Blind(failure) => vec![failed(failure, None)],
-        RunError::Failed { plan, failed: steps, .. } => steps
+        RunError::ObserveFailed(failure) => vec![failed(failure, None)],
+        RunError::StepsFailed { plan, failed: steps, .. } => steps
             .iter()
             .map(|(id, failure)| failed(failure, plan.step(*id).map(|step| (&**plan, step, file))))
             .collect(),
         RunError::Refused(plan) => plan.refusals.iter().map(|refusal| refused(refusal, file)).collect(),
-        RunError::Lacking(missing) => one(
+        RunError::MissingPrivileges(missing) => one(
             ErrorKind::Denied,
             "the API token lacks privileges that the cluster file needs".into(),
-            missing.iter().map(crate::commands::format_grant).collect(),
+            missing.iter().map(format_grant).collect(),
             &["`mainstay grant` prints the role and the ACL commands, `mainstay doctor` the missing ones. Nothing was changed."],
         ),
-        RunError::Leased(lease) => vec![leased(lease)],
+        RunError::LeaseHeld(lease) => vec![leased(lease)],
         RunError::NotApproved(_) => one(
             ErrorKind::Declined,
             "Not approved. Nothing was changed.".into(),
@@ -173,13 +150,13 @@ fn run_errors(error: &RunError, file: &str) -> Vec<ErrorEvent> {
             &[],
         ),
         RunError::Stopped { done, left } => vec![stopped(*done, *left)],
-        RunError::Left => one(
+        RunError::Aborted => one(
             ErrorKind::Interrupted,
             "Aborted; Proxmox VE tasks continue. Run the same command again: it finds them and continues.".into(),
             Vec::new(),
             &[],
         ),
-        RunError::Unsound(rules) => one(
+        RunError::InvalidPlan(rules) => one(
             ErrorKind::Bug,
             "mainstay made a plan that violates its own rules; the plan was not executed".into(),
             rules.clone(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_engine::{Event, StepEvent, Told};
+use mainstay_engine::{Event, EventRecord, StepEvent};
 use mainstay_plan::{Plan, StepId};
 use serde::{Deserialize, Serialize};
 
@@ -186,7 +186,7 @@ impl EventEncoder {
         }
     }
 
-    pub fn encode(&mut self, record: &Told) -> EventLine {
+    pub fn encode(&mut self, record: &EventRecord) -> EventLine {
         let event = match &record.event {
             Event::Observing { round } => WireEvent::Look { round: *round },
             Event::Planned(plan) => {

@@ -28,7 +28,7 @@ fn a_file_for_the_demo_must_be_there_and_be_good() {
 
 #[test]
 fn every_example_is_built() {
-    for name in ["minimal", "homelab", "multi-host", "internal-bridge"] {
+    for name in ["minimal", "homelab", "multi-host", "internal-bridge", "rke2", "k3s"] {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
         let said = Stage::new().run(&["demo", "-f", &format!("{path}/{name}.yaml"), "--plain", "--speed", "5000"]);
         assert_eq!(said.code, Some(0), "{name}: {}", said.stderr);

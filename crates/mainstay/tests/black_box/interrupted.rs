@@ -87,7 +87,7 @@ fn a_second_operator_is_told_who_is_at_work() {
         .file("cluster.yaml", desk.read("cluster.yaml"))
         .file("cluster.secrets.yaml", desk.read("cluster.secrets.yaml"));
     let mut run = desk.spawn(&["up", "--yes"]);
-    run.stderr.until(&["begin  talos.configure box-control-plane-1"]);
+    run.stderr.until(&["begin  guest.configure box-control-plane-1"]);
     sofa.run(&["up", "--yes"]).golden("leased-up");
     sofa.run(&["up", "--yes", "--json"]).golden("leased-up-json");
     sofa.run(&["down", "--yes", "--name", "box"]).golden("leased-down");
@@ -107,7 +107,7 @@ fn a_lease_of_a_run_that_died_can_be_taken() {
         .file("cluster.yaml", desk.read("cluster.yaml"))
         .file("cluster.secrets.yaml", desk.read("cluster.secrets.yaml"));
     let mut run = desk.spawn(&["up", "--yes"]);
-    run.stderr.until(&["begin  talos.configure box-control-plane-1"]);
+    run.stderr.until(&["begin  guest.configure box-control-plane-1"]);
     run.signal("KILL");
     assert_eq!(run.finish().code, None);
     assert_eq!(sofa.run(&["up", "--yes"]).code, Some(4));

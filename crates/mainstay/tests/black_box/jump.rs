@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_net::sshd::{Sshd, User, ed25519_key, key_file, known_hosts_line};
-use mainstay_net::{Dial, Dialer, Entropy, JumpAddress, JumpDialer, KnownHosts, Login, Loopback, Network, Secret, Target, Tcp};
+use mainstay_net::{Binder, Dial, Dialer, Entropy, JumpAddress, JumpDialer, KnownHosts, Login, Loopback, Secret, Target, Tcp};
 
 use crate::stage::{Sim, Stage, closed_port};
 

@@ -12,4 +12,5 @@ mod life;
 mod pages;
 mod runs;
 mod secrets;
+mod setup;
 mod stage;

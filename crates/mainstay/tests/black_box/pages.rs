@@ -33,7 +33,18 @@ fn completions_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let said = Stage::new().run(&["completions", shell]);
         assert_eq!(said.code, Some(0), "{shell}");
-        for command in ["init", "up", "plan", "down", "status", "doctor", "kubeconfig", "demo", "sim"] {
+        for command in [
+            "setup",
+            "init",
+            "up",
+            "plan",
+            "down",
+            "status",
+            "doctor",
+            "kubeconfig",
+            "demo",
+            "sim",
+        ] {
             assert!(said.stdout.contains(command), "{shell} does not know {command}");
         }
     }

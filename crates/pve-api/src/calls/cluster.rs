@@ -241,7 +241,7 @@ impl<'de> Deserialize<'de> for Resource {
     }
 }
 
-/// A VM id nobody uses at this moment. Nothing is reserved: only creating the guest claims it.
+/// A VM id that is free at this moment. Nothing is reserved: only creating the guest claims it.
 pub fn next_id() -> Call<Vmid> {
     Call::new(Request::get("/cluster/nextid", &[]))
 }

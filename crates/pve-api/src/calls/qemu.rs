@@ -280,7 +280,7 @@ pub fn delete(host: &Host, vmid: Vmid, options: DeleteOptions) -> Call<Option<Up
 pub struct DeleteOptions {
     /// Also from backup jobs, replication and HA.
     pub purge: bool,
-    /// Every volume that carries this VM id in its name, on all storages, whoever put it there.
+    /// Every volume that carries this VM id in its name, on all storages, whether or not the VM's config names it.
     pub destroy_unreferenced_disks: bool,
 }
 

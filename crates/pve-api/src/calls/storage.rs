@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer};
 
 use crate::request::{Call, Done, Request};
-use crate::value::{Content, Host, StorageId, StorageKind, Upid, Vmid, Volid, loose};
+use crate::value::{Content, Digest, Host, StorageId, StorageKind, Upid, Vmid, Volid, loose};
 
 pub type Contents = BTreeSet<Content>;
 
@@ -66,6 +66,9 @@ pub struct Definition {
     /// Empty means every host.
     #[serde(default, deserialize_with = "hosts")]
     pub nodes: BTreeSet<Host>,
+    /// Of all storages together.
+    #[serde(default)]
+    pub digest: Option<Digest>,
 }
 
 fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Host>, D::Error> {
@@ -74,9 +77,20 @@ fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Host>, D
     names.map(|name| name.parse().map_err(serde::de::Error::custom)).collect()
 }
 
+/// One storage as it is configured.
+pub fn definition(storage: &StorageId) -> Call<Definition> {
+    Call::new(Request::get("/storage/{storage}", &[storage]))
+}
+
 /// Replaces what the storage may hold, all of it. Needs `Datastore.Allocate` on `/storage`.
-pub fn set_content(storage: &StorageId, content: &Contents) -> Call<Done> {
-    Call::new(Request::put("/storage/{storage}", &[storage]).with_list("content", content))
+///
+/// With a digest, it is refused as [`crate::Class::Changed`] when any storage was changed since it was read.
+pub fn set_content(storage: &StorageId, content: &Contents, digest: Option<&Digest>) -> Call<Done> {
+    Call::new(
+        Request::put("/storage/{storage}", &[storage])
+            .with_list("content", content)
+            .with_opt("digest", digest),
+    )
 }
 
 /// The volumes of a storage that the caller may see.

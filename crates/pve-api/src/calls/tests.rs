@@ -22,6 +22,8 @@ struct Method {
     path: String,
     params: BTreeMap<String, Schema>,
     permissions: Option<Value>,
+    #[serde(default)]
+    protected: u8,
 }
 
 #[derive(Deserialize)]
@@ -111,7 +113,7 @@ fn every_call() -> Vec<Request> {
         pool::delete(&pool).request,
         storage::list(&host).request,
         storage::definitions().request,
-        storage::set_content(&store, &Contents::from([Content::Iso, Content::Import])).request,
+        storage::set_content(&store, &Contents::from([Content::Iso, Content::Import]), None).request,
         storage::content(
             &host,
             &store,
@@ -330,6 +332,15 @@ fn every_call_has_the_parameters_that_pve_describes() {
 }
 
 #[test]
+fn every_call_to_a_host_knows_whether_the_root_daemon_carries_it_out() {
+    let schema = schema();
+    for request in every_call().iter().filter(|request| request.host().is_some()) {
+        let protected = find(&schema, request).protected == 1;
+        assert_eq!(request.is_protected(), protected, "{}", request.name());
+    }
+}
+
+#[test]
 fn every_described_call_is_tried_here() {
     // The upload's parameters stand in its multipart body, which the client's tests look at.
     let tried: BTreeSet<(String, &str)> = every_call()
@@ -442,7 +453,7 @@ fn described_demands(check: &Value) -> String {
     let rest = || list[1..].iter().map(described_demands).collect::<Vec<_>>();
     match text(0) {
         "and" => combined("and", rest()),
-        // One's own tokens are one's own; for anybody else the second way counts.
+        // A user may always read the own tokens; the second branch is the check for tokens of another user.
         "or" if list[1][0] == "userid-param" && list[1][1] == "self" => described_demands(&list[2]),
         "or" => combined("or", rest()),
         "perm" => {

@@ -150,6 +150,8 @@ impl Session {
         let ticket = ask(client, access::ticket(user, password.expose())).await?;
         match code {
             Some(code) if ticket.need_tfa => ask(client, access::ticket_with_code(user, &ticket.ticket, code)).await,
+            // This ticket only opens the second step: every call with it would be refused without a reason.
+            None if ticket.need_tfa => Err(Error::second_factor(&access::ticket(user, "").request)),
             _ => Ok(ticket),
         }
         .map(Held::now)

@@ -41,7 +41,7 @@ impl Client {
         self.call(host::version(&upload.host)).await?;
         let door = &self.0.doors[self.0.open_door.load(Ordering::Relaxed)];
         let call = storage::upload(&upload.host, &upload.storage);
-        let _turn = self.0.limits.turn(Some(&upload.host)).await;
+        let _turn = self.0.limits.turn(&call.request).await;
         let boundary = self.boundary();
         let kind = format!("multipart/form-data; boundary={boundary}");
         let mut request = http::Request::new(multipart(upload, &boundary, file));

@@ -1,32 +1,27 @@
-//! Waiting for tasks: one poll per host answers for all of them.
+//! Waiting for tasks: who waits for what, and when each task is looked at.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Client;
+use super::forecast::{Durations, Forecast, tells_percentage};
+use super::limit::Budget;
+use super::poll::Poller;
+use super::progress::{LogReader, Progress};
 use crate::calls::task::{self, TaskEnd};
-use crate::error::{Class, Error, TaskFailure, Unknown};
-use crate::value::{Host, Upid};
-
-/// A task just begun is looked at this soon, and an old one that rarely.
-const SOON: Duration = Duration::from_millis(200);
-const RARELY: Duration = Duration::from_secs(2);
-
-/// A task is looked at again when it is a quarter older.
-const AGEING: u32 = 4;
-
-/// Polls of a host that may come at once, before they are held to one per second. Enough for a few short tasks one after another.
-const BURST: f64 = 10.0;
-
-/// A fresh task may be unknown for a moment to another host than its own.
-const FRESH: Duration = Duration::from_secs(10);
+use crate::error::{Error, TaskFailure, Unknown};
+use crate::value::{Host, StorageId, Upid};
 
 /// How many lines of a failed task's log are worth showing.
 const TAIL: u64 = 20;
+
+/// The first read of a copy's log, and the interval of the next ones of the same kind and storage.
+const FIRST_LOG: Duration = Duration::from_secs(2);
+const NEXT_LOG: Duration = Duration::from_secs(5);
 
 /// A task that ended well.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,39 +36,156 @@ pub struct TaskDone {
 pub(super) struct Watch(Mutex<Waiting>);
 
 #[derive(Default)]
-struct Waiting {
+pub(super) struct Waiting {
     next: u64,
-    hosts: BTreeMap<Host, HostWatch>,
+    pub(super) hosts: BTreeMap<Host, HostWatch>,
     /// Kept between pollers: many short tasks must not add up to many polls.
     budgets: BTreeMap<Host, Budget>,
+    pub(super) durations: Durations,
+}
+
+impl Waiting {
+    pub(super) fn budget(&mut self, host: &Host) -> &mut Budget {
+        self.budgets.entry(host.clone()).or_insert_with(Budget::new)
+    }
+
+    /// When a task of a host is to be looked at next; `None` without a task.
+    pub(super) fn look_due(&self, host: &Host) -> Option<Instant> {
+        let host = self.hosts.get(host)?;
+        let due = |task| self.due(host, task);
+        host.tasks.values().map(due).min()
+    }
+
+    pub(super) fn due(&self, host: &HostWatch, task: &Watched) -> Instant {
+        if task.log.ended {
+            return task.looked;
+        }
+        task.begun + self.forecast(host, task).next(task.looked - task.begun)
+    }
+
+    /// By its own log, else by the log of a task of the same kind and storage, else by those that ended before, else by its kind.
+    pub(super) fn forecast(&self, host: &HostWatch, task: &Watched) -> Forecast {
+        let sibling = || {
+            let (id, length) = host.lengths.get(&task.group)?;
+            host.tasks.contains_key(id).then_some(*length)
+        };
+        let length = task.log.forecast(task.begun).or_else(sibling);
+        length
+            .map(Forecast::measured)
+            .or_else(|| self.durations.forecast(&task.class))
+            .unwrap_or_else(|| Forecast::constant(task.upid.kind()))
+    }
 }
 
 /// The tasks of a host. There is an entry exactly as long as its poller runs.
-struct HostWatch {
-    tasks: BTreeMap<u64, Watched>,
+pub(super) struct HostWatch {
+    pub(super) tasks: BTreeMap<u64, Watched>,
+    /// For each group of alike tasks: one whose log was read, and how long it will take in all.
+    pub(super) lengths: BTreeMap<String, (u64, Duration)>,
+    /// For each kind and storage: when a log was read last.
+    pub(super) logs: BTreeMap<String, Instant>,
     changed: Arc<Notify>,
 }
 
-struct Watched {
-    upid: Upid,
-    begun: Instant,
-    looked: Instant,
+impl HostWatch {
+    /// The next log to read, and when.
+    pub(super) fn log_due(&self) -> Option<(Instant, u64)> {
+        let due = |(id, task): (&u64, &Watched)| Some((self.log_due_of(task)?, task.log.read_at, *id));
+        self.tasks.iter().filter_map(due).min().map(|(due, _, id)| (due, id))
+    }
+
+    /// Alike tasks take turns, so that one log is read for all. A waiter that wants progress has it read until it shows a percentage.
+    fn log_due_of(&self, task: &Watched) -> Option<Instant> {
+        let in_turn = tells_percentage(task.upid.kind()).then(|| {
+            let first = task.begun + FIRST_LOG;
+            self.logs.get(&task.class).map_or(first, |last| first.max(*last + NEXT_LOG))
+        });
+        let wanted = task.report.as_ref().filter(|_| !task.log.shows_percentage());
+        let wanted = wanted.map(|report| task.log.read_at.unwrap_or(task.begun) + report.every);
+        in_turn.into_iter().chain(wanted).min()
+    }
+}
+
+/// Where the progress of a task is told, and how often at most.
+pub(super) struct Report {
+    pub(super) every: Duration,
+    pub(super) sender: mpsc::UnboundedSender<Progress>,
+}
+
+pub(super) struct Watched {
+    pub(super) upid: Upid,
+    /// Kind and storage, for the durations of this run.
+    pub(super) class: String,
+    /// The same, but each download is of its own size.
+    pub(super) group: String,
+    pub(super) begun: Instant,
+    pub(super) looked: Instant,
+    /// Whether a look showed it running.
+    pub(super) seen: bool,
     /// Whether the list of active tasks shows it. It does not show other people's to a token without `Sys.Audit`.
-    listed: bool,
-    told: oneshot::Sender<Result<TaskEnd, Arc<Error>>>,
+    pub(super) listed: bool,
+    /// When its own status was read last.
+    pub(super) proved: Instant,
+    pub(super) log: LogReader,
+    pub(super) report: Option<Report>,
+    pub(super) reported: Option<Instant>,
+    pub(super) told: oneshot::Sender<Result<TaskEnd, Arc<Error>>>,
 }
 
 impl Watched {
-    /// The older a task, the longer it may take to notice its end.
-    fn due(&self) -> Instant {
-        self.looked + ((self.looked - self.begun) / AGEING).clamp(SOON, RARELY)
+    fn new(upid: &Upid, storage: Option<&StorageId>, report: Option<Report>, told: Told) -> Self {
+        let now = Instant::now();
+        let class = storage.map_or_else(|| upid.kind().to_owned(), |storage| format!("{}@{storage}", upid.kind()));
+        let group = match upid.kind() {
+            "download" => format!("{class}:{}", upid.subject()),
+            _ => class.clone(),
+        };
+        Self {
+            upid: upid.clone(),
+            class,
+            group,
+            begun: now,
+            looked: now,
+            seen: false,
+            listed: true,
+            proved: now,
+            log: LogReader::default(),
+            report,
+            reported: None,
+            told,
+        }
+    }
+
+    /// Tells progress to a waiter that wants it.
+    pub(super) fn tell_progress(&mut self, now: Instant, progress: Progress) {
+        let Some(report) = &self.report else { return };
+        let is_time = |last: Instant| now - last >= report.every;
+        if self.reported.is_none_or(is_time) {
+            self.reported = Some(now);
+            // The waiter may have left just now.
+            let _ = report.sender.send(progress);
+        }
     }
 }
+
+type Told = oneshot::Sender<Result<TaskEnd, Arc<Error>>>;
 
 impl Client {
     /// Waits for the end of a task. It may be given up at any time; the task goes on.
     pub async fn wait(&self, upid: &Upid) -> Result<TaskDone, Error> {
-        let end = self.end_of(upid).await.map_err(|source| unknown(upid, source))?;
+        self.wait_as(upid, None, None).await
+    }
+
+    pub(super) async fn wait_as(
+        &self,
+        upid: &Upid,
+        storage: Option<&StorageId>,
+        report: Option<Report>,
+    ) -> Result<TaskDone, Error> {
+        let end = self
+            .end_of(upid, storage, report)
+            .await
+            .map_err(|source| unknown(upid, source))?;
         let end = if end == TaskEnd::Unexpected {
             self.look_again(upid).await?
         } else {
@@ -93,9 +205,9 @@ impl Client {
         }
     }
 
-    async fn end_of(&self, upid: &Upid) -> Result<TaskEnd, Arc<Error>> {
+    async fn end_of(&self, upid: &Upid, storage: Option<&StorageId>, mut report: Option<Report>) -> Result<TaskEnd, Arc<Error>> {
         loop {
-            let (waiter, told) = self.watch(upid);
+            let (waiter, told) = self.watch(upid, storage, report.take());
             let told = told.await;
             drop(waiter);
             // A poller that ended without a word lost its runtime's favour only: watch anew.
@@ -130,16 +242,14 @@ impl Client {
     }
 
     /// Adds a task to its host's poll, which begins with the first one.
-    fn watch(&self, upid: &Upid) -> (Waiter, oneshot::Receiver<Result<TaskEnd, Arc<Error>>>) {
+    fn watch(
+        &self,
+        upid: &Upid,
+        storage: Option<&StorageId>,
+        report: Option<Report>,
+    ) -> (Waiter, oneshot::Receiver<Result<TaskEnd, Arc<Error>>>) {
         let (told, listen) = oneshot::channel();
-        let now = Instant::now();
-        let watched = Watched {
-            upid: upid.clone(),
-            begun: now,
-            looked: now,
-            listed: true,
-            told,
-        };
+        let watched = Watched::new(upid, storage, report, told);
         let mut waiting = self.0.watch.lock();
         let id = waiting.next;
         waiting.next += 1;
@@ -149,25 +259,17 @@ impl Client {
             polled.changed.notify_one();
         } else {
             let changed = Arc::new(Notify::new());
-            let budget = waiting.budgets.get(&host).copied().unwrap_or_else(Budget::new);
-            let tasks = BTreeMap::from([(id, watched)]);
-            waiting.hosts.insert(
-                host.clone(),
-                HostWatch {
-                    tasks,
-                    changed: Arc::clone(&changed),
-                },
-            );
-            tokio::spawn(Poller::new(self.clone(), host.clone(), changed, budget).run());
+            let polled = HostWatch {
+                tasks: BTreeMap::from([(id, watched)]),
+                lengths: BTreeMap::new(),
+                logs: BTreeMap::new(),
+                changed: Arc::clone(&changed),
+            };
+            waiting.hosts.insert(host.clone(), polled);
+            tokio::spawn(Poller::new(self.clone(), host.clone(), changed).run());
         }
-        (
-            Waiter {
-                client: self.clone(),
-                host,
-                id,
-            },
-            listen,
-        )
+        let client = self.clone();
+        (Waiter { client, host, id }, listen)
     }
 }
 
@@ -183,12 +285,12 @@ fn unknown(upid: &Upid, source: Arc<Error>) -> Error {
 }
 
 impl Watch {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Takes its task off the poll when nobody waits any more.
+/// Stops the polling of its task when the last waiter is dropped.
 struct Waiter {
     client: Client,
     host: Host,
@@ -202,187 +304,5 @@ impl Drop for Waiter {
             host.tasks.remove(&self.id);
             host.changed.notify_one();
         }
-    }
-}
-
-/// Polls one host for as long as somebody waits for a task on it.
-struct Poller {
-    client: Client,
-    host: Host,
-    changed: Arc<Notify>,
-    budget: Budget,
-    /// Since when the host gives no answer.
-    silent: Option<Instant>,
-}
-
-impl Poller {
-    fn new(client: Client, host: Host, changed: Arc<Notify>, budget: Budget) -> Self {
-        Self {
-            client,
-            host,
-            changed,
-            budget,
-            silent: None,
-        }
-    }
-
-    async fn run(mut self) {
-        while let Some(due) = self.due() {
-            tokio::select! {
-                biased;
-                () = self.changed.notified() => {}
-                () = tokio::time::sleep_until(due.max(self.budget.ready())) => self.poll().await,
-            }
-        }
-    }
-
-    /// When to look next; `None` when nobody waits, and then the entry is gone too.
-    fn due(&self) -> Option<Instant> {
-        let mut waiting = self.client.0.watch.lock();
-        let due = waiting
-            .hosts
-            .get(&self.host)
-            .and_then(|host| host.tasks.values().map(Watched::due).min());
-        if due.is_none() {
-            waiting.hosts.remove(&self.host);
-            waiting.budgets.insert(self.host.clone(), self.budget);
-        }
-        due
-    }
-
-    /// The list of active tasks answers for all that it shows; those that are not in it are asked about one by one.
-    async fn poll(&mut self) {
-        let tasks = self.tasks();
-        let listed = tasks.iter().filter(|(_, _, listed)| *listed).count();
-        let active = if listed > 1 { self.active().await } else { Ok(Vec::new()) };
-        let active = match active {
-            Ok(active) => active,
-            Err(error) => return self.missed(tasks.into_iter().map(|(id, _, _)| id).collect(), Arc::new(error)),
-        };
-        let (running, gone): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|(_, upid, _)| active.contains(upid));
-        for (id, ..) in running {
-            self.runs(id, true);
-        }
-        let statuses = gone.iter().map(|(_, upid, _)| self.client.call(task::status(upid)));
-        let statuses = futures::future::join_all(statuses).await;
-        for ((id, ..), status) in gone.into_iter().zip(statuses) {
-            self.budget.spend();
-            match status {
-                Ok(status) => match status.end() {
-                    Some(end) => self.tell(id, Ok(end)),
-                    // Alone it was not looked for in the list.
-                    None => self.runs(id, listed <= 1),
-                },
-                Err(error) => self.missed(vec![id], Arc::new(error)),
-            }
-        }
-    }
-
-    fn tasks(&self) -> Vec<(u64, Upid, bool)> {
-        let waiting = self.client.0.watch.lock();
-        let tasks = waiting.hosts.get(&self.host).map(|host| host.tasks.iter());
-        tasks
-            .into_iter()
-            .flatten()
-            .map(|(id, task)| (*id, task.upid.clone(), task.listed))
-            .collect()
-    }
-
-    async fn active(&mut self) -> Result<Vec<Upid>, Error> {
-        self.budget.spend();
-        let page = self.client.call(task::active(&self.host)).await?;
-        Ok(page
-            .items
-            .into_iter()
-            .filter(|entry| entry.end().is_none())
-            .map(|entry| entry.upid)
-            .collect())
-    }
-
-    fn runs(&mut self, id: u64, listed: bool) {
-        self.silent = None;
-        self.looked(id, |task| task.listed &= listed);
-    }
-
-    fn looked(&self, id: u64, note: impl FnOnce(&mut Watched)) {
-        let mut waiting = self.client.0.watch.lock();
-        if let Some(task) = waiting.hosts.get_mut(&self.host).and_then(|host| host.tasks.get_mut(&id)) {
-            task.looked = Instant::now();
-            note(task);
-        }
-    }
-
-    /// A look that showed nothing. A silent host gets time to come back; what will not change is told at once.
-    fn missed(&mut self, ids: Vec<u64>, error: Arc<Error>) {
-        let now = Instant::now();
-        let silent_for = |since: Instant| now - since;
-        for id in ids {
-            let patient = if is_out_of_reach(&error) {
-                silent_for(*self.silent.get_or_insert(now)) < self.client.0.options.task_patience
-            } else {
-                error.class() == Some(&Class::Missing) && self.age(id) < FRESH
-            };
-            if patient {
-                self.looked(id, |_| {});
-            } else {
-                self.tell(id, Err(Arc::clone(&error)));
-            }
-        }
-    }
-
-    fn age(&self, id: u64) -> Duration {
-        let waiting = self.client.0.watch.lock();
-        let task = waiting.hosts.get(&self.host).and_then(|host| host.tasks.get(&id));
-        task.map(|task| task.begun.elapsed()).unwrap_or_default()
-    }
-
-    fn tell(&mut self, id: u64, end: Result<TaskEnd, Arc<Error>>) {
-        if end.is_ok() {
-            self.silent = None;
-        }
-        let task = self
-            .client
-            .0
-            .watch
-            .lock()
-            .hosts
-            .get_mut(&self.host)
-            .and_then(|host| host.tasks.remove(&id));
-        if let Some(task) = task {
-            // The waiter may have left just now.
-            let _ = task.told.send(end);
-        }
-    }
-}
-
-/// Whether a task's state cannot be told because its host, or everything, is out of reach for the moment.
-fn is_out_of_reach(error: &Error) -> bool {
-    matches!(error, Error::NotSent { .. } | Error::Unknown { .. }) || error.class() == Some(&Class::Busy)
-}
-
-/// Holds the polls of a host to one per second, a few at the start apart.
-#[derive(Clone, Copy)]
-struct Budget {
-    tokens: f64,
-    at: Instant,
-}
-
-impl Budget {
-    fn new() -> Self {
-        Self {
-            tokens: BURST,
-            at: Instant::now(),
-        }
-    }
-
-    fn spend(&mut self) {
-        let now = Instant::now();
-        self.tokens = (self.tokens + (now - self.at).as_secs_f64()).min(BURST) - 1.0;
-        self.at = now;
-    }
-
-    /// When there is a whole token. Reading how a task ended is never put off, so that there may be a debt.
-    fn ready(&self) -> Instant {
-        self.at + Duration::from_secs_f64((1.0 - self.tokens).max(0.0))
     }
 }

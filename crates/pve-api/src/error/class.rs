@@ -16,13 +16,15 @@ pub enum Class {
     Hotplug,
     /// Token or ticket not accepted. Trying again costs three seconds each time and changes nothing.
     Unauthenticated,
+    /// The password was right, and the user has a second factor of which no code was given.
+    SecondFactor,
     /// A privilege is missing.
     Denied,
     /// Only `root@pam` with a password may do this; no token ever can.
     RootOnly,
     /// The guest's configuration is locked by something that runs, or that was killed.
     Locked(Lock),
-    /// Somebody held a lock for too long. Safe to try again after looking.
+    /// Another task held the lock for too long. Safe to retry after looking.
     LockTimeout,
     /// The thing is not there, or not on that host.
     Missing,
@@ -36,7 +38,7 @@ pub enum Class {
     IsTemplate,
     /// Something else still needs it.
     InUse,
-    /// Somebody protected it: never ours to undo.
+    /// The VM has the protection flag. An operator set it, so mainstay never clears it.
     Protected,
     /// The file changed since it was read.
     Changed,
@@ -57,7 +59,7 @@ pub enum Class {
     AgentOff,
     /// The guest agent does not answer (yet).
     AgentSilent,
-    /// The task was stopped by somebody, or its process died.
+    /// A user stopped the task, or its process died.
     Interrupted,
     /// The host could not start a process for the task. Safe to try again.
     Busy,
@@ -68,7 +70,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Whether the same request may succeed a little later without anybody changing anything.
+    /// Whether the same request may succeed a little later without a change on either side.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -122,7 +124,7 @@ fn by_text(text: &str) -> Class {
 
 /// First match wins: a text with all the patterns of a row is of its class. The more particular texts stand first.
 const TEXTS: &[(&[&str], Class)] = &[
-    // Whoever stops a task cuts whatever it was doing: the cause is the interruption.
+    // A stopped task also reports the call that the signal cut off. The cause is the interruption, so this text is looked for first.
     (&["received interrupt"], Class::Interrupted),
     (&["interrupted by signal"], Class::Interrupted),
     (&["unexpected status"], Class::Interrupted),

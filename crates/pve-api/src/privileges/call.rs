@@ -12,7 +12,7 @@ use crate::value::PveVersion;
 /// What a caller must hold. `{name}` in a path stands for the call's parameter of that name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
-    /// Whoever is logged in; lists then show only what the caller may see.
+    /// Any user that is logged in; lists then show only what the caller may see.
     Anyone,
     /// All of the privileges on the path.
     AllOf(&'static str, &'static [Privilege]),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::ValueError;
 use super::loose::parse_flag;
 
-/// A taken-apart property string. Whoever reads it takes out what it knows and keeps the rest.
+/// A parsed property string. A reader takes out the keys that it knows and keeps the rest.
 pub(crate) struct Properties {
     /// The value without a key: it belongs to the option's default key.
     pub(crate) bare: Option<String>,

@@ -45,7 +45,7 @@ impl StorageKind {
         matches!(self, Self::Btrfs | Self::Cifs | Self::Dir | Self::Nfs)
     }
 
-    /// Whether every host sees the same volumes without anybody saying so.
+    /// Whether storages of this type are shared by all hosts even without the `shared` flag.
     pub fn is_shared_by_nature(&self) -> bool {
         matches!(
             self,

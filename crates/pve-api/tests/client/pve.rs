@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mainstay_net::{BoxIo, Entropy, Env, Network as _, SimNet, Target, Trust, Wall, simulate};
+use mainstay_net::{Binder as _, BoxIo, Entropy, Env, SimNet, Target, Trust, Wall, simulate};
 use pve_api::{Client, ClientOptions, Endpoint, Login};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::Instant;
@@ -76,7 +76,7 @@ pub struct Pve {
     pub net: SimNet,
     pub asked: Arc<Mutex<Vec<Asked>>>,
     entropy: Entropy,
-    start: Instant,
+    pub start: Instant,
 }
 
 impl Pve {

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pve_api::{Class, Client, ClientOptions, Endpoint, Error, Host, Unknown, VmConfig, Vmid, cluster, host, qemu};
+use pve_api::{Class, Client, ClientOptions, Endpoint, Error, Host, Unknown, VmConfig, Vmid, cluster, host, qemu, task};
 
 use crate::client::pve::{ONE, Reply, TWO, answer, ok, slowly, world};
 
@@ -212,7 +212,7 @@ fn a_connection_is_used_a_hundred_times_and_not_after_five_idle_seconds() {
 }
 
 #[test]
-fn calls_for_one_host_wait_for_their_turn_and_hold_up_nobody_else() {
+fn calls_for_one_host_wait_for_their_turn_and_do_not_delay_other_hosts() {
     world(|pve| async move {
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let (in_flight, peak) = (Arc::clone(&now), Arc::clone(&most));
@@ -236,5 +236,28 @@ fn calls_for_one_host_wait_for_their_turn_and_hold_up_nobody_else() {
         };
         tokio::join!(busy, other);
         assert_eq!(most.load(Ordering::Relaxed), ClientOptions::default().calls_per_host);
+    });
+}
+
+#[test]
+fn what_the_web_server_answers_itself_does_not_wait_behind_the_root_daemon() {
+    world(|pve| async move {
+        pve.listen(ONE, |asked| {
+            if asked.target.contains("/status/current") {
+                return slowly(r#"{"status":"running"}"#, Duration::from_secs(9));
+            }
+            ok("[]")
+        })
+        .await;
+        let client = pve.client(&[ONE]);
+        let host = pve1();
+        let busy = futures::future::join_all((0..8).map(|_| client.call(qemu::status(&host, vmid()))));
+        let list = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let began = tokio::time::Instant::now();
+            client.call(task::active(&host)).await.unwrap();
+            assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+        };
+        let (_, ()) = tokio::join!(busy, list);
     });
 }

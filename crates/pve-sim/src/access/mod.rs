@@ -20,7 +20,7 @@ pub(crate) use pools::handle as handle_pools;
 pub use roles::{is_privilege, privileges};
 pub use tfa::{Tfa, totp_code};
 
-/// `root@pam` by password. A token of root is somebody else.
+/// `root@pam` by password. A token of root has an identity of its own.
 pub const ROOT: &str = "root@pam";
 
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use mainstay_net::{Dialer, Entropy, Network, SimNet, Target, Wall};
+use mainstay_net::{Binder, Dialer, Entropy, SimNet, Target, Wall};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;

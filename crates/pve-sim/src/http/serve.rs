@@ -83,7 +83,7 @@ async fn accept(dc: Datacenter, host: String, mut listener: Box<dyn Listener>, t
 }
 
 async fn connection(dc: Datacenter, host: String, stream: BoxIo, tls: Option<TlsAcceptor>) {
-    // What goes wrong with one connection concerns nobody else.
+    // An error on one connection must not affect the others.
     let _ = match tls {
         Some(acceptor) => match acceptor.accept(stream).await {
             Ok(stream) => converse(dc, &host, stream).await,

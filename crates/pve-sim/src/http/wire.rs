@@ -251,7 +251,7 @@ fn parse_request_line(line: &str) -> Result<Request, Response> {
     })
 }
 
-/// What is refused before anybody asks who sent it.
+/// What is refused before authentication.
 fn refuse_early(request: &Request) -> Option<Response> {
     if !matches!(request.verb.as_str(), "GET" | "POST" | "PUT" | "DELETE") {
         return Some(Response::plain(501, &format!("method '{}' not available", request.verb), ""));

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::runtime::{agent_enabled, with_guest};
+use super::runtime::with_guest;
 use crate::datacenter::{Answer, Reply};
 use crate::die::Die;
 use crate::dispatch::Call;
 use crate::tasks::Job;
+
+/// So many bytes of a file are read at most.
+const MAX_READ: i64 = 16 << 20;
 
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -33,7 +36,8 @@ async fn require_agent(job: &Job, vmid: u32) -> Result<(), Die> {
     {
         let state = job.dc.state();
         let vm = state.vm(&job.host, vmid)?;
-        if !agent_enabled(&vm.conf) {
+        // An agent that is set to off is still one that is configured.
+        if vm.conf.get("agent").is_none() {
             return Err(Die::new("No QEMU guest agent configured"));
         }
         if !vm.is_running() {
@@ -113,10 +117,25 @@ fn exec_status(call: &Call, vmid: u32) -> Answer {
 }
 
 fn file_read(call: &Call, vmid: u32) -> Answer {
+    use base64::Engine;
     let arguments = json!({ "file": call.params.text("file") });
     let content = ask(call, vmid, "file-read", &arguments)?.map_err(agent_error)?;
-    let text = content.as_str().unwrap_or_default();
-    Ok(json!({ "content": text, "bytes-read": text.len() }).into())
+    let number = |name: &str, default: i64| call.params.int(name).unwrap_or(default).max(0) as usize;
+    let (offset, count) = (number("offset", 0), number("count", MAX_READ));
+    let bytes = content.as_str().unwrap_or_default().as_bytes();
+    let rest = bytes.get(offset..).unwrap_or_default();
+    let read = &rest[..rest.len().min(count)];
+    let shown = if call.params.get("decode") == Some("0") {
+        base64::engine::general_purpose::STANDARD.encode(read)
+    } else {
+        String::from_utf8_lossy(read).into_owned()
+    };
+    let mut answer = json!({ "content": shown, "bytes-read": read.len() });
+    // The end of a file shows only to the one who reads past it.
+    if rest.len() >= count {
+        answer["truncated"] = json!(1);
+    }
+    Ok(answer.into())
 }
 
 fn file_write(call: &Call, vmid: u32) -> Answer {

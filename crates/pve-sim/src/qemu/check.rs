@@ -13,6 +13,8 @@ pub(super) struct Asker<'a> {
     pub auth: &'a Auth,
     pub vmid: u32,
     pub pool: Option<&'a str>,
+    /// Where disks of appliances are unpacked.
+    pub extract_to: Option<&'a str>,
 }
 
 /// The privilege that an option needs; `None` where its value decides.
@@ -29,7 +31,7 @@ fn privilege_of(key: &str) -> Option<&'static [&'static str]> {
             &["VM.Config.Options"]
         }
         "freeze" => &["VM.PowerMgmt"],
-        "boot" | "bootdisk" | "vmstatestorage" | "virtiofs" => &["VM.Config.Disk"],
+        "boot" | "bootdisk" | "vmstatestorage" => &["VM.Config.Disk"],
         "net" => &["VM.Config.Network"],
         "cicustom" | "cipassword" | "citype" | "ciuser" | "ciupgrade" | "nameserver" | "searchdomain" | "sshkeys"
         | "ipconfig" => &["VM.Config.Cloudinit", "VM.Config.Network"],
@@ -46,7 +48,7 @@ pub(super) fn options<'k>(state: &State, asker: &Asker<'_>, keys: impl Iterator<
         let name = key.trim_end_matches(|c: char| c.is_ascii_digit());
         if is_drive(key)
             || matches!(key, "cdrom" | "tags")
-            || matches!(name, "unused" | "serial" | "usb" | "hostpci") && name != key
+            || matches!(name, "unused" | "serial" | "usb" | "hostpci" | "virtiofs") && name != key
         {
             continue;
         }
@@ -72,26 +74,55 @@ pub(super) fn devices(state: &State, asker: &Asker<'_>, settings: &Section) -> R
             .check_vm(asker.auth, asker.vmid, asker.pool, &["VM.Config.HWType"])
     };
     for (key, value) in settings {
-        let mapping = value.split(',').find_map(|part| part.strip_prefix("mapping="));
-        match key.trim_end_matches(|c: char| c.is_ascii_digit()) {
-            "serial" if value == "socket" => hardware()?,
-            "serial" => return Err(Die::new(format!("only root can set '{key}' config for real devices"))),
-            "usb" if value.to_lowercase().contains("spice") => hardware()?,
-            "usb" | "hostpci" if mapping.is_some() => {
+        let part = |name: &str| {
+            let prefix = format!("{name}=");
+            value
+                .split(',')
+                .find_map(|part| part.strip_prefix(&prefix).map(ToString::to_string))
+        };
+        // The first part may stand without its name.
+        let host = part("host").or_else(|| value.split(',').next().filter(|p| !p.contains('=')).map(Into::into));
+        let mapped = |kind: &str, id: &str| {
+            state
+                .access
+                .check(asker.auth, &format!("/mapping/{kind}/{id}"), &["Mapping.Use"])
+        };
+        match (key.trim_end_matches(|c: char| c.is_ascii_digit()), host, part("mapping")) {
+            ("serial", ..) if value == "socket" => hardware()?,
+            ("serial", ..) => return Err(Die::new(format!("only root can set '{key}' config for real devices"))),
+            ("usb", host, mapping) => {
                 hardware()?;
-                let kind = if key.starts_with("usb") { "usb" } else { "pci" };
-                let path = format!("/mapping/{kind}/{}", mapping.unwrap_or_default());
-                state.access.check(asker.auth, &path, &["Mapping.Use"])?;
+                match (host, mapping) {
+                    (Some(host), _) if host.eq_ignore_ascii_case("spice") => {}
+                    (Some(_), _) => return Err(Die::new(format!("only root can set '{key}' config for real devices"))),
+                    (None, Some(id)) => mapped("usb", &id)?,
+                    (None, None) => return Err(Die::new("either 'host' or 'mapping' must be set.")),
+                }
             }
-            "usb" | "hostpci" if !value.contains("host=") && value.contains('=') => {
-                return Err(Die::new("either 'host' or 'mapping' must be set."));
+            ("hostpci", Some(_), _) => {
+                return Err(Die::new(format!("only root can set '{key}' config for non-mapped devices")));
             }
-            "rng" if value.contains("/dev/hwrng") => {
+            ("hostpci", None, None) => return Err(Die::new("either 'host' or 'mapping' must be set.")),
+            ("hostpci", None, Some(id)) => {
+                mapped("pci", &id)?;
                 hardware()?;
-                state.access.check(asker.auth, "/mapping/hwrng", &["Mapping.Use"])?;
+                if part("romfile").is_some() {
+                    return Err(Die::parameter(key, "only root@pam can set 'romfile' option"));
+                }
             }
-            "usb" => return Err(Die::new(format!("only root can set '{key}' config for real devices"))),
-            "hostpci" => return Err(Die::new(format!("only root can set '{key}' config for non-mapped devices"))),
+            ("rng", ..) => {
+                hardware()?;
+                if value.contains("/dev/hwrng") {
+                    state.access.check(asker.auth, "/mapping/hwrng", &["Mapping.Use"])?;
+                }
+            }
+            ("virtiofs", ..) => {
+                state
+                    .access
+                    .check_vm(asker.auth, asker.vmid, asker.pool, &["VM.Config.Disk"])?;
+                let first = value.split(',').next().filter(|p| !p.contains('=')).map(Into::into);
+                mapped("dir", &part("dirid").or(first).unwrap_or_default())?;
+            }
             _ => {}
         }
     }
@@ -150,6 +181,13 @@ pub(super) fn storage_access(state: &State, asker: &Asker<'_>, settings: &Sectio
             import_source(state, asker, &drive.key, source)?;
         }
     }
+    for (key, value) in settings.iter().filter(|(key, _)| key.starts_with("unused")) {
+        let volid = value.split(',').next().unwrap_or_default().trim_start_matches("file=");
+        if parse_volid(volid).is_err() {
+            return Err(Die::parameter(key, format!("not a valid volid: {volid}")));
+        }
+        state.check_image_access(asker.auth, asker.vmid, volid)?;
+    }
     match settings.get("vmstatestorage") {
         Some(storage) => state
             .access
@@ -165,6 +203,9 @@ fn import_source(state: &State, asker: &Asker<'_>, key: &str, source: &str) -> R
             let text = format!("{source} has wrong type '{}' - needs to be 'images' or 'import'", kind.name());
             return Err(Die::parameter(key, text));
         }
+        if name.full.contains(".ova/") {
+            extraction(state, asker, key, id)?;
+        }
         if kind == Kind::Images
             && let Some(owner) = name.owner()
         {
@@ -172,6 +213,19 @@ fn import_source(state: &State, asker: &Asker<'_>, key: &str, source: &str) -> R
         }
     }
     state.check_volume_access(asker.auth, Some(asker.vmid), source)
+}
+
+/// A disk inside an appliance is unpacked first, to the storage that was named for it or where the appliance lies.
+fn extraction(state: &State, asker: &Asker<'_>, key: &str, source: &str) -> Result<(), Die> {
+    let (name, id) = asker.extract_to.map_or((key, source), |id| ("import-working-storage", id));
+    let storage = state.storage(id)?;
+    if !storage.content.contains("images") || !storage.is_file_based() {
+        let text = format!("import working storage '{id}' does not support 'images' content type or is not file based.");
+        return Err(Die::parameter(name, text));
+    }
+    state
+        .access
+        .check(asker.auth, &format!("/storage/{id}"), &["Datastore.AllocateSpace"])
 }
 
 /// Combinations that only make sense together.

@@ -57,6 +57,9 @@ pub(super) async fn clone(call: Call) -> Answer {
         limit: params.int("bwlimit").map(|kib| kib as u64 * 1024),
     };
     let running = call.job.is_running(request.vmid);
+    if call.job.load(request.vmid).is_err() {
+        return Err(missing(&call.job, request.vmid));
+    }
     plan(&call.job, &request)?;
     let upid = call.job.fork("qmclone", &request.vmid.to_string(), move |job| async move {
         let source = Wanted::vm(&job.host, request.vmid, 1);
@@ -147,6 +150,9 @@ fn check_storage(state: &State, job: &Job, request: &Request) -> Result<(), Die>
 fn check_access(state: &State, job: &Job, request: &Request, source: &Section) -> Result<bool, Die> {
     let mut shared = true;
     for drive in check::drives_of(source)? {
+        if drive.is_cdrom() && drive.file() == "cdrom" {
+            state.access.check(&job.auth, "/", &["Sys.Console"])?;
+        }
         let Some((id, _)) = drive.volume() else { continue };
         shared &= state.storage(id)?.shared;
         if !drive.is_cdrom() {
@@ -155,6 +161,11 @@ fn check_access(state: &State, job: &Job, request: &Request, source: &Section) -
                 .access
                 .check(&job.auth, &format!("/storage/{id}"), &["Datastore.AllocateSpace"])?;
         }
+    }
+    if let Some(id) = source.get("vmstatestorage") {
+        state
+            .access
+            .check(&job.auth, &format!("/storage/{id}"), &["Datastore.AllocateSpace"])?;
     }
     Ok(shared)
 }

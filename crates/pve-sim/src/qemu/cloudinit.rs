@@ -36,7 +36,8 @@ pub(super) fn has_drive(conf: &Conf) -> bool {
 
 /// Notes that a value differs from the one on the drive.
 pub(super) fn record(conf: &mut Conf, key: &str, old: Option<&str>, new: Option<&str>) {
-    if !is_option(key) {
+    // The name and the cards are on the drive, too.
+    if !is_option(key) && key != "name" && !super::drive::is_net(key) {
         return;
     }
     let recorded = conf.cloudinit.get(key).cloned();
@@ -89,20 +90,20 @@ pub(super) fn pending(call: &Call) -> Answer {
         .get("added")
         .map(|a| split_list(a).collect())
         .unwrap_or_default();
+    // What Perl takes for false counts as not set.
+    let set = |key: &str| conf.get(key).filter(|value| !matches!(*value, "" | "0"));
     let mut list = Vec::new();
     for key in &added {
-        if let Some(value) = conf.get(key) {
-            list.push(json!({ "key": key, "pending": shown(key, value) }));
-        }
+        list.push(json!({ "key": key, "pending": conf.get(key).map(|value| shown(key, value)) }));
     }
     for key in OPTIONS.iter().filter(|key| !added.contains(key)) {
-        let Some(value) = conf.get(key) else { continue };
+        let Some(value) = set(key) else { continue };
         list.push(match conf.cloudinit.get(*key) {
             Some(old) => json!({ "key": key, "value": shown(key, old), "pending": shown(key, value) }),
             None => json!({ "key": key, "value": shown(key, value) }),
         });
     }
-    for key in conf.cloudinit.keys().filter(|key| *key != "added" && conf.get(key).is_none()) {
+    for key in conf.cloudinit.keys().filter(|key| *key != "added" && set(key).is_none()) {
         list.push(json!({ "key": key, "delete": 1 }));
     }
     Ok(Value::Array(list).into())
@@ -114,8 +115,10 @@ pub(super) async fn regenerate(call: &Call) -> Answer {
     let _held = call.job.lock_vm(vmid, 10).await?;
     let conf = call.job.load(vmid)?;
     conf.check_lock()?;
-    files(&call.job, vmid, &conf)?;
-    applied(&call.job, vmid)?;
+    if has_drive(&conf) {
+        files(&call.job, vmid, &conf)?;
+        applied(&call.job, vmid)?;
+    }
     Ok(Reply::default())
 }
 

@@ -18,6 +18,11 @@ use crate::schema::{Params, split_list};
 use crate::tasks::Job;
 
 pub(super) fn get(call: &Call) -> Answer {
+    if call.params.flag("current") && call.params.get("snapshot").is_some_and(|name| !name.is_empty()) {
+        let text = "cannot use 'snapshot' parameter with 'current'";
+        let both = ["snapshot", "current"].map(|name| (name.to_string(), text.to_string()));
+        return Err(Die::parameters(both.into_iter().collect()));
+    }
     let state = call.job.dc.state();
     let vm = state.vm(&call.job.host, call.params.vmid())?;
     let digest = vm.conf.digest();
@@ -180,12 +185,17 @@ fn read_settings(params: &Params, update: &mut Update) {
         }
     }
     if let Some(password) = update.settings.get_mut("cipassword")
-        && !password.is_empty()
-        && !password.starts_with("$5$")
-        && !password.starts_with("$6$")
+        && !is_crypted(password)
     {
         *password = crypt(password);
     }
+}
+
+/// `$5$salt$hash` and its like are taken as they are.
+fn is_crypted(password: &str) -> bool {
+    let mut parts = password.split('$');
+    let known = parts.next() == Some("") && parts.next().is_some_and(|id| matches!(id, "1" | "5" | "6" | "2a" | "2y"));
+    known && parts.next().is_some_and(|p| !p.is_empty()) && parts.next().is_some_and(|p| !p.is_empty())
 }
 
 /// Stands for crypt(3): a hash in the same form.
@@ -239,7 +249,24 @@ fn normalize(job: &Job, settings: &mut Section) -> Result<(), Die> {
         let id = job.dc.state().random_uuid();
         settings.insert("vmgenid".into(), id);
     }
+    if let Some(script) = settings.get("hookscript") {
+        check_hook_script(job, script).map_err(|die| Die::parameter("hookscript", format!("{}\n", die.message)))?;
+    }
     super::create::add_macs(job, settings)
+}
+
+/// A snippet that is there. Uploaded and simulated snippets have no right to be executed.
+fn check_hook_script(job: &Job, volid: &str) -> Result<(), Die> {
+    let state = job.dc.state();
+    let (id, name) = crate::storage::parse_volid(volid)?;
+    if name.require_kind(state.storage(id)?)? != crate::storage::Kind::Snippets {
+        return Err(Die::new(format!("'{volid}' is not in the snippets directory")));
+    }
+    let text = match state.volume(&job.host, volid) {
+        None => format!("script '{volid}' does not exist"),
+        Some(_) => format!("script '{volid}' is not executable"),
+    };
+    Err(Die::new(text))
 }
 
 fn check_request(job: &Job, update: &Update) -> Result<(), Die> {
@@ -248,6 +275,7 @@ fn check_request(job: &Job, update: &Update) -> Result<(), Die> {
         auth: &job.auth,
         vmid: update.vmid,
         pool: None,
+        extract_to: None,
     };
     check::options(&state, &asker, update.delete.iter().map(String::as_str))?;
     check::options(&state, &asker, update.settings.keys().map(String::as_str))?;
@@ -255,7 +283,12 @@ fn check_request(job: &Job, update: &Update) -> Result<(), Die> {
     check::bridges(&state, &job.auth, &update.settings)?;
     let conf = &state.vm(&job.host, update.vmid)?.conf;
     conf.check_digest(update.digest.as_deref())?;
-    if update.skiplock { Ok(()) } else { conf.check_lock() }
+    if !update.skiplock {
+        conf.check_lock()?;
+    }
+    let mut update = update.clone();
+    resolve_reverts(conf, &mut update);
+    check_memory(conf, &update.settings)
 }
 
 /// Of serial ports PVE says `modify` or `delete` where a create says `set`.
@@ -296,8 +329,12 @@ async fn apply(job: &Job, mut update: Update) -> Result<(), Die> {
     let errors = if job.is_running(vmid) {
         hotplug::apply(job, vmid, &modified.keys).await?
     } else {
+        // A drive that is attached is written; one that is there keeps what it has until the next start.
+        let attached = super::create::drives(&conf.pending).any(|drive| drive.is_cloudinit());
         let errors = pending::apply(job, vmid).await?;
-        cloudinit::applied(job, vmid)?;
+        if attached {
+            cloudinit::applied(job, vmid)?;
+        }
         errors
     };
     if errors.is_empty() {
@@ -368,6 +405,7 @@ async fn delete_one(job: &Job, update: &Update, key: &str, modified: &mut Modifi
     let vmid = update.vmid;
     let mut conf = job.load(vmid)?;
     let Some(value) = conf.now.get(key).or(conf.pending.get(key)).cloned() else {
+        job.say(format!("cannot delete '{key}' - not set in current configuration!"));
         return Ok(());
     };
     modified.keys.insert(key.into());
@@ -398,6 +436,7 @@ fn check_delete(job: &Job, vmid: u32, key: &str, value: &str, conf: &Conf) -> Re
         auth: &job.auth,
         vmid,
         pool: None,
+        extract_to: None,
     };
     if is_drive(key) {
         conf.check_protection(&format!("can't remove drive '{key}'"))?;
@@ -485,6 +524,7 @@ fn set_plain(job: &Job, update: &Update, key: &str, value: &str, conf: &mut Conf
         auth: &job.auth,
         vmid: update.vmid,
         pool: None,
+        extract_to: None,
     };
     let mut value = value.to_string();
     let old = conf.get(key).map(ToString::to_string);

@@ -115,9 +115,18 @@ fn check_request(call: &Call, creation: &Creation) -> Result<(), Die> {
         return Err(Die::permission(""));
     }
     if let Some(archive) = call.params.get("archive") {
+        if let Some(key) = creation.settings.keys().find(|key| is_drive(key)) {
+            return Err(Die::parameter(key, "option conflicts with option 'archive'"));
+        }
         return Err(restore_refusal(&state, call, archive));
     }
-    let asker = Asker { auth, vmid, pool };
+    let extract_to = call.params.get("import-working-storage");
+    let asker = Asker {
+        auth,
+        vmid,
+        pool,
+        extract_to,
+    };
     check::storage_access(&state, &asker, &creation.settings)?;
     check::options(&state, &asker, creation.settings.keys().map(String::as_str))?;
     check::devices(&state, &asker, &creation.settings)?;
@@ -127,6 +136,18 @@ fn check_request(call: &Call, creation: &Creation) -> Result<(), Die> {
 
 /// Backups are not simulated; what PVE refuses before it looks into one is.
 fn restore_refusal(state: &crate::state::State, call: &Call, archive: &str) -> Die {
+    if archive == "-" {
+        return Die::new("pipe requires cli environment");
+    }
+    if let Ok((id, name)) = crate::storage::parse_volid(archive) {
+        match state.storage(id).and_then(|storage| name.require_kind(storage)) {
+            Ok(crate::storage::Kind::Backup) => {}
+            Ok(_) => {
+                return Die::new(format!("unable to use volume {archive} - content type needs to be 'backup'"));
+            }
+            Err(die) => return die,
+        }
+    }
     if let Err(die) = state.check_volume_access(&call.job.auth, Some(call.params.vmid()), archive) {
         return die;
     }
@@ -207,6 +228,7 @@ fn finish(job: &Job, creation: &Creation, made: &disks::Made) -> Result<(), Die>
                 auth: &job.auth,
                 vmid: creation.vmid,
                 pool: None,
+                extract_to: None,
             };
             check::tags(&state, &asker, "", &tags)?;
             now.insert("tags".into(), check::normal_tags(&state, &tags));
@@ -241,9 +263,6 @@ pub(super) fn print_boot(devices: &[String]) -> String {
 
 /// Pool membership comes last; if it fails, config goes and the disks stay.
 fn join_pool(job: &Job, creation: &Creation) -> Result<(), Die> {
-    if creation.ha {
-        job.dc.state().ha.add(creation.vmid, "started");
-    }
     let Some(pool) = &creation.pool else { return Ok(()) };
     let mut state = job.dc.state();
     let Some(entry) = state.access.pools.get_mut(pool) else {
@@ -257,6 +276,11 @@ fn join_pool(job: &Job, creation: &Creation) -> Result<(), Die> {
 
 /// A start of its own, with its own task; its failure is not the create's.
 async fn autostart(job: &Job, creation: &Creation) -> Result<(), Die> {
+    if creation.ha {
+        job.say("Add as HA resource");
+        let state = if creation.start { "started" } else { "stopped" };
+        job.dc.state().ha.add(creation.vmid, state);
+    }
     if creation.start {
         job.say("Execute autostart");
         super::power::fork_start(job, creation.vmid, false);

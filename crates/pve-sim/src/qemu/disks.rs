@@ -5,7 +5,7 @@ use super::drive::Drive;
 use crate::die::Die;
 use crate::guest::Platter;
 use crate::observe::Effect;
-use crate::storage::{Volume, Wish, parse_volid};
+use crate::storage::{Kind, Volume, Wish, parse_volid};
 use crate::tasks::Job;
 
 const CLOUDINIT_SIZE: u64 = 4 << 20;
@@ -62,10 +62,18 @@ async fn create_one(job: &Job, conf: &Conf, vmid: u32, settings: &Section, mut d
         create_cloudinit(job, conf, vmid, settings, &mut drive, made).await?;
         announce(job, &drive);
     } else if drive.new_disk().is_some() {
+        let imported = drive.get("import-from").is_some();
         create_disk(job, vmid, &mut drive, made).await?;
+        if conf.is_template() && !imported {
+            // New disks of a template are bases from the start.
+            let base = super::template::make_base(job, drive.file()).await?;
+            made.volumes.retain(|volid| volid != drive.file());
+            made.volumes.push(base.clone());
+            drive.set_file(&base);
+        }
         announce(job, &drive);
     } else {
-        use_existing(job, conf, vmid, &mut drive)?;
+        use_existing(job, conf, vmid, settings, &mut drive)?;
     }
     made.settings.insert(key, drive.print());
     Ok(())
@@ -84,6 +92,16 @@ fn cloudinit_key(section: &Section, except: &str) -> Option<String> {
         .map(|d| d.key)
 }
 
+fn refuse_second_cloudinit(conf: &Conf, settings: &Section, key: &str) -> Result<(), Die> {
+    let other = [&conf.now, &conf.pending, settings]
+        .into_iter()
+        .find_map(|section| cloudinit_key(section, key));
+    match other {
+        Some(other) => Err(Die::new(format!("{key} - cloud-init drive is already attached at '{other}'"))),
+        None => Ok(()),
+    }
+}
+
 async fn create_cloudinit(
     job: &Job,
     conf: &Conf,
@@ -92,12 +110,7 @@ async fn create_cloudinit(
     drive: &mut Drive,
     made: &mut Made,
 ) -> Result<(), Die> {
-    if let Some(other) = cloudinit_key(&conf.now, &drive.key).or_else(|| cloudinit_key(settings, &drive.key)) {
-        return Err(Die::new(format!(
-            "{} - cloud-init drive is already attached at '{other}'",
-            drive.key
-        )));
-    }
+    refuse_second_cloudinit(conf, settings, &drive.key)?;
     let storage = drive.volume().map(|(id, _)| id.to_string()).unwrap_or_default();
     let file_based = job.dc.state().storage(&storage)?.is_file_based();
     let format = drive
@@ -131,7 +144,7 @@ async fn create_disk(job: &Job, vmid: u32, drive: &mut Drive, made: &mut Made) -
     let default = job.dc.state().storage(&storage)?.default_format();
     let (format, size) = match drive.key.as_str() {
         "efidisk0" => (drive.get("format").unwrap_or("raw").to_string(), EFI_SIZE),
-        "tpmstate0" => ("raw".to_string(), TPM_SIZE),
+        "tpmstate0" => (drive.get("format").unwrap_or(default).to_string(), TPM_SIZE),
         _ => (drive.get("format").unwrap_or(default).to_string(), size),
     };
     let volid = job
@@ -153,47 +166,98 @@ async fn create_disk(job: &Job, vmid: u32, drive: &mut Drive, made: &mut Made) -
 /// Copies an image into a new volume of the source's format, where the storage can.
 async fn import(job: &Job, vmid: u32, storage: &str, source: &str, drive: &mut Drive, made: &mut Made) -> Result<(), Die> {
     let image = source_volume(job, source)?;
-    let known = job.dc.state().storage_on(storage, &job.host)?.has_format(&image.format);
-    let format = drive
-        .get("format")
-        .map_or_else(|| if known { image.format.clone() } else { "raw".into() }, Into::into);
-    // Another VM's disk is copied as a drive, an image file as a file.
-    let named = if image.vmid.is_some() {
-        format!("{} ", drive.key)
-    } else {
-        String::new()
-    };
-    job.say(format!("create full clone of drive {named}({source})"));
-    let copied = copy_into(
-        job,
-        &image,
-        Wish {
-            storage,
-            vmid,
-            format: &format,
-            name: None,
-            size: image.size,
-        },
-        None,
-    )
-    .await;
-    let volid = copied.map_err(|die| die.prefixed(&format!("cannot import from '{source}' - ")))?;
+    let wrap = |die: Die| die.prefixed(&format!("cannot import from '{source}' - "));
+    let (volid, size) = import_volume(job, vmid, storage, &image, drive).await.map_err(wrap)?;
     made.volumes.push(volid.clone());
     drive.set_file(&volid);
-    drive.set_size(image.size);
+    drive.set_size(size);
     drive.props.remove("format");
     Ok(())
 }
 
+/// The copy itself. Another VM's disk is copied as a drive, an image file as a file.
+async fn import_volume(job: &Job, vmid: u32, storage: &str, image: &Volume, drive: &Drive) -> Result<(String, u64), Die> {
+    if image.name().is_cloudinit() {
+        return Err(Die::new("cannot import from cloudinit disk"));
+    }
+    let named = source_drive(job, image)?;
+    check_firmware(named.as_deref(), &drive.key)?;
+    let shown = named.map(|name| format!("{name} ")).unwrap_or_default();
+    job.say(format!("create full clone of drive {shown}({})", image.volid));
+    let target = job.dc.state().storage(storage)?.clone();
+    let wanted = drive.get("format");
+    let format = match wanted.unwrap_or(&image.format) {
+        format if target.has_format(format) => format,
+        _ => target.default_format(),
+    };
+    if let Some(wanted) = wanted.filter(|w| *w != format) {
+        job.say(format!(
+            "format '{wanted}' is not supported by the target storage '{storage}' - using '{format}' instead"
+        ));
+    }
+    // Firmware volumes have a size of their own, whatever is copied into them.
+    let size = match drive.key.as_str() {
+        "efidisk0" => EFI_SIZE,
+        "tpmstate0" => TPM_SIZE,
+        _ => image.size,
+    };
+    let wish = Wish {
+        storage,
+        vmid,
+        format,
+        name: None,
+        size,
+    };
+    Ok((copy_into(job, image, wish, None).await?, size))
+}
+
+/// The key of the drive that holds a volume in its owner's config, if it is attached there.
+fn source_drive(job: &Job, image: &Volume) -> Result<Option<String>, Die> {
+    let state = job.dc.state();
+    let Some((owner, vm)) = image.vmid.and_then(|owner| Some((owner, state.vms.get(&owner)?))) else {
+        return Ok(None);
+    };
+    if vm.node != job.host {
+        return Err(Die::new(format!("owner VM {owner} not on local node")));
+    }
+    let found = super::create::drives(&vm.conf.now).find(|d| d.file() == image.volid);
+    Ok(found.map(|d| d.key))
+}
+
+/// Firmware state is copied to firmware state only.
+fn check_firmware(from: Option<&str>, to: &str) -> Result<(), Die> {
+    let Some(from) = from.filter(|from| *from != to) else {
+        return Ok(());
+    };
+    for (key, text) in [
+        ("efidisk0", "cloning from/to EFI disk requires EFI disk"),
+        ("tpmstate0", "cloning from/to TPM state requires TPM state"),
+    ] {
+        if from == key || to == key {
+            return Err(Die::new(text));
+        }
+    }
+    Ok(())
+}
+
+/// Files to import are looked at first, as they are not trusted; disks of VMs when they are copied.
 fn source_volume(job: &Job, source: &str) -> Result<Volume, Die> {
     let state = job.dc.state();
-    let (id, _) = parse_volid(source)?;
-    state.storage_on(id, &job.host)?;
+    let (id, name) = parse_volid(source)?;
+    let kind = name.require_kind(state.storage(id)?)?;
     let path = state.volume_path(source)?;
-    state
-        .volume(&job.host, source)
-        .cloned()
-        .ok_or_else(|| Die::new(format!("failed to stat '{path}'")))
+    if let Some(volume) = state.volume(&job.host, source) {
+        return Ok(volume.clone());
+    }
+    drop(state);
+    let missing = format!("failed to stat '{path}'");
+    if kind == Kind::Import {
+        return Err(Die::new(missing));
+    }
+    job.say(missing);
+    Err(Die::new(format!(
+        "cannot import from '{source}' - could not get size of {source}"
+    )))
 }
 
 /// Allocates a volume and copies another's content into it. A stopped or failed copy leaves nothing behind.
@@ -268,16 +332,26 @@ fn human(bytes: u64) -> String {
     format!("{value:.1} PiB")
 }
 
-/// A volume that is there already; a new one has its size looked up.
-fn use_existing(job: &Job, conf: &Conf, vmid: u32, drive: &mut Drive) -> Result<(), Die> {
+/// A volume that is there already: its own size and format count, whatever is said about them.
+fn use_existing(job: &Job, conf: &Conf, vmid: u32, settings: &Section, drive: &mut Drive) -> Result<(), Die> {
     let state = job.dc.state();
     state.check_volume_access(&job.auth, Some(vmid), drive.file())?;
-    let present = conf.get(&drive.key).and_then(|value| Drive::parse(&drive.key, value).ok());
-    if present.is_some_and(|old| old.file() == drive.file() && drive.size().is_some()) {
-        return Ok(());
-    }
     let volid = drive.file().to_string();
-    if let Ok((id, _)) = parse_volid(&volid) {
+    if let Ok((id, name)) = parse_volid(&volid) {
+        let kind = name.require_kind(state.storage(id)?)?;
+        let format = match kind {
+            Kind::Images => name.file().rsplit_once('.').map_or("raw", |(_, e)| e),
+            _ => "raw",
+        };
+        if let Some(wanted) = drive.get("format").filter(|wanted| *wanted != format) {
+            return Err(Die::new(format!(
+                "drive '{}' - volume '{volid}' - 'format={wanted}' option different from storage format '{format}'",
+                drive.key
+            )));
+        }
+        if drive.is_cloudinit() {
+            refuse_second_cloudinit(conf, settings, &drive.key)?;
+        }
         state.storage_on(id, &job.host)?;
         let Some(volume) = state.volume(&job.host, &volid) else {
             return Err(Die::new(format!("volume '{volid}' does not exist")));
@@ -287,7 +361,7 @@ fn use_existing(job: &Job, conf: &Conf, vmid: u32, drive: &mut Drive) -> Result<
     Ok(())
 }
 
-/// A volume's content, shared with whoever has it attached.
+/// A volume's content, shared with the guest that has it attached.
 pub(super) fn content(job: &Job, volid: &str) -> Option<(u64, Platter)> {
     let state = job.dc.state();
     state

@@ -27,6 +27,11 @@ const FAST: &[&str] = &[
     "vmstatestorage",
 ];
 
+/// Options of a drive that QEMU takes only when the drive is added.
+const COLD_DRIVE_OPTIONS: &[&str] = &[
+    "aio", "discard", "iothread", "queues", "product", "cache", "ssd", "vendor", "ro",
+];
+
 /// Why an option is not applied now.
 enum Skip {
     /// It waits for a stop.
@@ -39,6 +44,8 @@ pub(super) async fn apply(job: &Job, vmid: u32, touched: &BTreeSet<String>) -> R
     let mut conf = job.load(vmid)?;
     for key in FAST {
         if let Some(value) = conf.pending.remove(*key) {
+            let old = conf.now.get(*key).cloned();
+            cloudinit::record(&mut conf, key, old.as_deref(), Some(&value));
             conf.now.insert((*key).into(), value);
         }
     }
@@ -97,8 +104,7 @@ async fn unplug(job: &Job, vmid: u32, conf: &mut Conf, key: &str, force: bool) -
         if let Some(drive) = old.as_deref().and_then(|v| Drive::parse(key, v).ok()) {
             pending::detach(job, vmid, conf, &drive, force).await?;
         }
-    } else if !FAST.contains(&key) && !matches!(key, "tablet" | "cpuunits" | "cpulimit" | "balloon") && !cloudinit::is_option(key)
-    {
+    } else if !leaves_live(conf, key, &features) {
         return Ok(Err(Skip::Later));
     }
     cloudinit::record(conf, key, old.as_deref(), None);
@@ -107,14 +113,54 @@ async fn unplug(job: &Job, vmid: u32, conf: &mut Conf, key: &str, force: bool) -
     Ok(Ok(()))
 }
 
+/// Options that are no devices and can be taken away from a running VM.
+fn leaves_live(conf: &Conf, key: &str, features: &BTreeSet<String>) -> bool {
+    match key {
+        "hotplug" => conf.get(key).is_none_or(|v| !v.contains("cpu") && !v.contains("memory")),
+        "tablet" => features.contains("usb"),
+        // A device that is not there cannot be added.
+        "balloon" => conf.get(key) != Some("0"),
+        "cpuunits" | "cpulimit" => true,
+        _ => FAST.contains(&key) || cloudinit::is_option(key),
+    }
+}
+
+/// The same for options that get another value.
+fn changes_live(conf: &Conf, key: &str, value: &str, features: &BTreeSet<String>) -> bool {
+    let on = |v: Option<&str>| v != Some("0");
+    match key {
+        "hotplug" => [conf.get(key), Some(value)]
+            .into_iter()
+            .flatten()
+            .all(|v| !v.contains("cpu") && !v.contains("memory")),
+        "tablet" => features.contains("usb"),
+        "balloon" => on(conf.get(key)) == on(Some(value)),
+        "agent" => conf
+            .get(key)
+            .is_some_and(|old| fixed_agent_parts(old) == fixed_agent_parts(value)),
+        "cpuunits" | "cpulimit" => true,
+        _ => cloudinit::is_option(key) || key.starts_with("ipconfig"),
+    }
+}
+
+/// What of the agent's option a running VM cannot change.
+fn fixed_agent_parts(value: &str) -> BTreeSet<String> {
+    let part = |part: &str| match part.split_once('=') {
+        None => format!("enabled={part}"),
+        Some(_) => part.to_string(),
+    };
+    let parts = value.split(',').map(part);
+    parts.filter(|p| !p.starts_with("fstrim_cloned_disks=")).collect()
+}
+
 /// The guest must let a device go.
 fn release(job: &Job, vmid: u32, conf: &Conf, key: &str) -> Result<(), String> {
-    let boot = conf
-        .get("boot")
-        .and_then(|b| b.strip_prefix("order="))
-        .and_then(|o| o.split(';').next());
-    if is_drive(key) && boot == Some(key) {
+    let boot = conf.get("boot").and_then(|b| b.strip_prefix("order=")).unwrap_or_default();
+    if is_drive(key) && boot.split(';').any(|device| device == key) {
         return Err(format!("can't unplug bootdisk '{key}'"));
+    }
+    if is_cold_bus(key) {
+        return Err(format!("can't unplug device '{key}'"));
     }
     if runtime::releases_devices(job, vmid) {
         return Ok(());
@@ -139,17 +185,7 @@ async fn plug(job: &Job, vmid: u32, conf: &mut Conf, key: &str, value: &str) -> 
         plug_net(job, vmid, conf, key, value, features.contains("network"))
     } else if is_drive(key) {
         plug_drive(job, vmid, conf, key, value, features.contains("disk")).await?
-    } else if key == "balloon" {
-        let on = |v: Option<&str>| v != Some("0");
-        if on(conf.get(key)) == on(Some(value)) {
-            Ok(())
-        } else {
-            Err(Skip::Later)
-        }
-    } else if matches!(key, "tablet" | "cpuunits" | "cpulimit" | "hotplug")
-        || cloudinit::is_option(key)
-        || key.starts_with("ipconfig")
-    {
+    } else if changes_live(conf, key, value, &features) {
         Ok(())
     } else {
         Err(Skip::Later)
@@ -171,7 +207,8 @@ fn plug_net(job: &Job, vmid: u32, conf: &Conf, key: &str, value: &str, allowed: 
     };
     let old = conf.get(key).and_then(|v| Net::parse(key, v).ok());
     let same = |name: &str| old.as_ref().is_some_and(|o| o.get(name) == new.get(name));
-    if old.is_some() && ["model", "macaddr", "queues", "mtu"].iter().all(|name| same(name)) {
+    let bridged = old.as_ref().is_some_and(|o| o.get("bridge").is_some()) && new.get("bridge").is_some();
+    if bridged && ["model", "macaddr", "queues", "mtu"].iter().all(|name| same(name)) {
         // Only what the card is plugged into changes.
         if !known(new.get("bridge")) {
             let bridge = new.get("bridge").unwrap_or_default();
@@ -211,18 +248,27 @@ async fn plug_drive(
         return Ok(Err(Skip::Later));
     }
     if let Some(old) = old {
-        if old.is_cdrom() && new.is_cdrom() || old.file() == new.file() {
-            // A disk is changed in its tray, or options of a drive that stays.
+        if old.is_cdrom() != new.is_cdrom() {
+            return Ok(Err(Skip::Problem("unable to change media type".into())));
+        }
+        if old.is_cdrom() {
+            // A disk is changed in its tray. A cloud-init drive that is taken out goes.
+            if new.file() == "none" && old.is_cloudinit() {
+                pending::register_unused(job, vmid, conf, &old);
+            }
             return Ok(Ok(()));
         }
-        if !allowed || is_cold_bus(key) {
+        if old.file() == new.file() {
+            let fixed = COLD_DRIVE_OPTIONS.iter().any(|name| old.get(name) != new.get(name));
+            return Ok(if fixed { Err(Skip::Later) } else { Ok(()) });
+        }
+        if !allowed {
             return Ok(Err(Skip::Later));
         }
         if let Err(text) = release(job, vmid, conf, key) {
             return Ok(Err(Skip::Problem(text)));
         }
         pending::register_unused(job, vmid, conf, &old);
-        return Ok(Ok(()));
     }
     Ok(if !allowed || is_cold_bus(key) {
         Err(Skip::Later)

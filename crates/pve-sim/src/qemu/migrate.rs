@@ -9,6 +9,7 @@ use crate::datacenter::Answer;
 use crate::die::Die;
 use crate::dispatch::Call;
 use crate::observe::Effect;
+use crate::schema::split_list;
 use crate::state::State;
 use crate::storage::{Volume, parse_volid};
 use crate::tasks::Job;
@@ -32,7 +33,9 @@ fn local_drives(state: &State, conf: &Conf) -> Vec<Drive> {
 
 fn preconditions(call: &Call) -> Answer {
     let state = call.job.dc.state();
+    state.require_quorum(&call.job.host)?;
     let vm = state.vm(&call.job.host, call.params.vmid())?;
+    vm.conf.check_lock()?;
     let disks: Vec<Value> = local_drives(&state, &vm.conf)
         .iter()
         .map(|drive| {
@@ -48,15 +51,11 @@ fn preconditions(call: &Call) -> Answer {
         })
         .collect();
     let others: Vec<&String> = state.nodes.keys().filter(|n| **n != call.job.host).collect();
-    let asked: Vec<&String> = others
-        .iter()
-        .filter(|n| call.params.get("target").is_none_or(|t| t == n.as_str()))
-        .copied()
-        .collect();
     let mut not_allowed = json!({});
     let mut allowed = Vec::new();
-    for node in asked {
-        let missing: Vec<&str> = drives(&vm.conf.now)
+    // A target that is named does not narrow the list.
+    for node in others {
+        let mut missing: Vec<&str> = drives(&vm.conf.now)
             .filter_map(|d| parse_volid(d.file()).ok().map(|(id, _)| id.to_string()))
             .filter_map(|id| {
                 state
@@ -66,6 +65,8 @@ fn preconditions(call: &Call) -> Answer {
                     .map(|(id, _)| id.as_str())
             })
             .collect();
+        missing.sort_unstable();
+        missing.dedup();
         if missing.is_empty() {
             allowed.push(node.clone());
             not_allowed[node] = json!({});
@@ -73,11 +74,91 @@ fn preconditions(call: &Call) -> Answer {
             not_allowed[node] = json!({ "unavailable_storages": missing });
         }
     }
-    Ok(json!({
+    let mut answer = json!({
         "running": u8::from(vm.is_running()), "local_disks": disks, "local_resources": [], "mapped-resources": [],
         "mapped-resource-info": {}, "allowed_nodes": allowed, "not_allowed_nodes": not_allowed, "has-dbus-vmstate": 1,
-    })
-    .into())
+    });
+    if state.ha.managed(vm.vmid).is_some() {
+        answer["dependent-ha-resources"] = json!([]);
+    }
+    Ok(answer.into())
+}
+
+/// Where volumes go on the target: by default where they are, or as a list says.
+#[derive(Default)]
+struct StorageMap {
+    identity: bool,
+    default: Option<String>,
+    entries: Vec<(String, String)>,
+}
+
+impl StorageMap {
+    fn parse(text: &str) -> Result<Self, Die> {
+        let mut map = Self::default();
+        for entry in split_list(text) {
+            let valid = |id: &str| {
+                if crate::schema::is_storage_id(id) {
+                    return Ok(id.to_string());
+                }
+                let why = format!("storage ID '{id}' contains illegal characters");
+                Err(Die::new(format!("entry '{entry}' contains invalid ID - {why}\n")))
+            };
+            match entry.split_once(':') {
+                _ if entry == "1" => map.identity = true,
+                Some((from, to)) => {
+                    let pair = (valid(from)?, valid(to)?);
+                    if map.entries.iter().any(|(known, _)| *known == pair.0) {
+                        return Err(Die::new(format!("duplicate mapping for source '{from}'")));
+                    }
+                    map.entries.push(pair);
+                }
+                None if map.default.is_some() => {
+                    return Err(Die::new("default target ID can only be provided once"));
+                }
+                None => map.default = Some(valid(entry)?),
+            }
+        }
+        if map.identity && (map.default.is_some() || !map.entries.is_empty()) {
+            return Err(Die::new("identity mapping cannot be combined with other mappings"));
+        }
+        Ok(map)
+    }
+
+    fn target_of(&self, storage: &str) -> String {
+        let listed = self.entries.iter().find(|(from, _)| from == storage).map(|(_, to)| to);
+        listed.or(self.default.as_ref()).map_or(storage, String::as_str).to_string()
+    }
+}
+
+/// The storages of a VM as they are must be usable on both hosts.
+fn check_storages(state: &State, conf: &Conf, host: &str, target: &str) -> Result<(), Die> {
+    for drive in drives(&conf.now) {
+        let Some((id, name)) = drive.volume() else { continue };
+        let storage = state.storage_on(id, host)?;
+        state.storage_on(id, target)?;
+        let kind = name.require_kind(storage)?.name();
+        if !storage.content.contains(kind) {
+            let text = format!("{}: content type '{kind}' is not available on storage '{id}'", drive.file());
+            return Err(Die::new(text));
+        }
+    }
+    Ok(())
+}
+
+fn check_map(job: &Job, state: &State, vmid: u32, target: &str, map: &StorageMap) -> Result<(), Die> {
+    if !map.identity {
+        state.access.check_vm(&job.auth, vmid, None, &["VM.Config.Disk"])?;
+    }
+    for id in map.entries.iter().map(|(_, to)| to).chain(&map.default) {
+        let storage = state.storage_on(id, target)?;
+        state
+            .access
+            .check(&job.auth, &format!("/storage/{id}"), &["Datastore.AllocateSpace"])?;
+        if !storage.content.contains("images") {
+            return Err(Die::new(format!("storage '{id}' does not support vm images")));
+        }
+    }
+    Ok(())
 }
 
 async fn migrate(call: Call) -> Answer {
@@ -87,17 +168,29 @@ async fn migrate(call: Call) -> Answer {
         return Err(Die::parameter("target", "target is local node."));
     }
     let online = call.params.flag("online");
+    let map = match call.params.get("targetstorage") {
+        Some(text) => {
+            let failed = |die: Die| Die::parameter("targetstorage", format!("failed to parse storage map: {}\n", die.message));
+            Some(StorageMap::parse(text).map_err(failed)?)
+        }
+        None => None,
+    };
     {
         let state = job.dc.state();
         state.require_quorum(&job.host)?;
         state.require_node(&target)?;
+        job.root_only(&call.params, &["force", "migration_type", "migration_network"])?;
         let vm = state.vm(&job.host, vmid)?;
         vm.conf.check_lock()?;
         if vm.is_running() && !online {
             return Err(Die::new("can't migrate running VM without --online"));
         }
-        if let Some(storage) = call.params.get("targetstorage").filter(|s| *s != "1" && !s.contains(':')) {
-            state.storage_on(storage, &target)?;
+        match &map {
+            Some(map) => check_map(job, &state, vmid, &target, map)?,
+            None => check_storages(&state, &vm.conf, &job.host, &target)?,
+        }
+        if map.as_ref().is_some_and(|map| map.identity) {
+            check_storages(&state, &vm.conf, &job.host, &target)?;
         }
     }
     if job.dc.state().ha.managed(vmid).is_some() {
@@ -109,7 +202,7 @@ async fn migrate(call: Call) -> Answer {
     }
     let upid = job.fork("qmigrate", &vmid.to_string(), move |job| async move {
         let _held = job.lock_vm(vmid, 10).await?;
-        run(&job, vmid, &target).await
+        run(&job, vmid, &target, &map.unwrap_or_default()).await
     });
     Ok(upid.into())
 }
@@ -119,7 +212,7 @@ fn say(job: &Job, text: &str) {
     job.say(format!("{stamp} {text}"));
 }
 
-async fn run(job: &Job, vmid: u32, target: &str) -> Result<(), Die> {
+async fn run(job: &Job, vmid: u32, target: &str, map: &StorageMap) -> Result<(), Die> {
     let began = tokio::time::Instant::now();
     let address = job.dc.state().require_node(target)?.ip.clone();
     say(
@@ -130,7 +223,7 @@ async fn run(job: &Job, vmid: u32, target: &str) -> Result<(), Die> {
         let seconds = began.elapsed().as_secs();
         format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
     };
-    match move_all(job, vmid, target).await {
+    match move_all(job, vmid, target, map).await {
         Ok(()) => {
             say(job, &format!("migration finished successfully (duration {})", duration()));
             Ok(())
@@ -148,11 +241,11 @@ async fn run(job: &Job, vmid: u32, target: &str) -> Result<(), Die> {
 }
 
 /// The config carries a lock until it has arrived.
-async fn move_all(job: &Job, vmid: u32, target: &str) -> Result<(), Die> {
+async fn move_all(job: &Job, vmid: u32, target: &str, map: &StorageMap) -> Result<(), Die> {
     let mut conf = job.load(vmid)?;
     conf.check_lock()?;
     set_lock(job, vmid, Some("migrate"))?;
-    let moved = move_volumes(job, vmid, target, &mut conf).await;
+    let moved = move_volumes(job, vmid, target, map, &mut conf).await;
     if moved.is_err() {
         set_lock(job, vmid, None)?;
     }
@@ -168,7 +261,7 @@ fn set_lock(job: &Job, vmid: u32, lock: Option<&str>) -> Result<(), Die> {
     job.save(vmid, conf)
 }
 
-async fn move_volumes(job: &Job, vmid: u32, target: &str, conf: &mut Conf) -> Result<(), Die> {
+async fn move_volumes(job: &Job, vmid: u32, target: &str, map: &StorageMap, conf: &mut Conf) -> Result<(), Die> {
     let mut local = local_drives(&job.dc.state(), conf);
     local.sort_by(|a, b| a.file().cmp(b.file()));
     scan(job, &local)?;
@@ -178,8 +271,12 @@ async fn move_volumes(job: &Job, vmid: u32, target: &str, conf: &mut Conf) -> Re
     if !local.is_empty() {
         say(job, "copying local disk images");
     }
-    for drive in &local {
-        transfer(job, drive.file(), target).await?;
+    for drive in &mut local {
+        let arrived = transfer(job, vmid, drive.file(), target, map).await?;
+        if arrived != drive.file() {
+            drive.set_file(&arrived);
+            conf.now.insert(drive.key.clone(), drive.print());
+        }
     }
     job.work(job.dc.timing().stop).await?;
     job.save(vmid, conf.clone())?;
@@ -236,19 +333,24 @@ fn update_size(job: &Job, conf: &mut Conf, drive: &mut Drive) {
     }
 }
 
-async fn transfer(job: &Job, volid: &str, target: &str) -> Result<(), Die> {
+/// Copies a volume to the target, under the same name if that is free there; gives its id there.
+async fn transfer(job: &Job, vmid: u32, volid: &str, target: &str, map: &StorageMap) -> Result<String, Die> {
     let found: Option<Volume> = job.dc.state().volume(&job.host, volid).cloned();
-    let Some(volume) = found else {
+    let Some(mut volume) = found else {
         return Err(Die::new(format!("volume '{volid}' does not exist")));
     };
-    job.copy_bytes((volume.storage(), target), volume.size, None, |_| {}).await?;
+    let to = map.target_of(volume.storage());
+    job.copy_bytes((&to, target), volume.size, None, |_| {}).await?;
     let mut state = job.dc.state();
     state.volumes.remove(&job.host, volid);
-    state.volumes.insert(target, volume);
+    let arrived = state.arriving_name(&volume, &to, target, vmid)?;
+    volume.volid.clone_from(&arrived);
+    let place = state.place(&to, target).to_string();
+    state.volumes.insert(&place, volume);
     drop(state);
-    say(job, &format!("successfully imported '{volid}'"));
-    say(job, &format!("volume '{volid}' is '{volid}' on the target"));
-    Ok(())
+    say(job, &format!("successfully imported '{arrived}'"));
+    say(job, &format!("volume '{volid}' is '{arrived}' on the target"));
+    Ok(arrived)
 }
 
 fn hand_over(job: &Job, vmid: u32, target: &str) {

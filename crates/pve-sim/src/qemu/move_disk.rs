@@ -117,15 +117,18 @@ fn check(job: &Job, wanted: &Move) -> Result<(Conf, Drive), Die> {
 async fn run(job: &Job, wanted: &Move) -> Result<(), Die> {
     let (mut conf, mut drive) = check(job, wanted)?;
     let old = drive.file().to_string();
+    let from = old.split(':').next().unwrap_or_default();
+    job.say(format!(
+        "copying volume '{old}' from current storage '{from}' to target storage '{}'",
+        wanted.storage
+    ));
     let source: Option<Volume> = job.dc.state().volume(&job.host, &old).cloned();
     let Some(source) = source else {
         return Err(Die::new(format!("volume '{old}' does not exist")));
     };
-    job.say(format!(
-        "copying volume '{old}' from current storage '{}' to target storage '{}'",
-        source.storage(),
-        wanted.storage
-    ));
+    if in_snapshot(&conf, &old) {
+        job.say("moving disk with snapshots, snapshots will not be moved!");
+    }
     job.say(format!("create full clone of drive {} ({old})", wanted.disk));
     let copied = copy(job, wanted, &drive, &source).await;
     let volid = copied.map_err(|die| die.prefixed("storage migration failed: "))?;
@@ -140,7 +143,9 @@ async fn run(job: &Job, wanted: &Move) -> Result<(), Die> {
     job.save(wanted.vmid, conf)?;
     if wanted.delete {
         job.say(format!("removing source volume '{old}' after successful copy"));
-        job.free(&old).await?;
+        if let Err(die) = job.free(&old).await {
+            job.say(die.message);
+        }
     }
     Ok(())
 }

@@ -62,6 +62,7 @@ pub(super) async fn detach(job: &Job, vmid: u32, conf: &mut Conf, drive: &Drive,
 pub(super) fn register_unused(job: &Job, vmid: u32, conf: &mut Conf, drive: &Drive) {
     let Some((id, name)) = drive.volume() else { return };
     if drive.is_cloudinit() {
+        conf.cloudinit.clear();
         let mut state = job.dc.state();
         let place = state.place(id, &job.host).to_string();
         let removed = state.volumes.remove(&place, drive.file()).is_some();

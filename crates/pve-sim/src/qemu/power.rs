@@ -39,7 +39,7 @@ fn require_running(job: &Job, vmid: u32) -> Result<(), Die> {
     }
 }
 
-fn missing(job: &Job, vmid: u32) -> Die {
+pub(super) fn missing(job: &Job, vmid: u32) -> Die {
     Die::new(format!(
         "unable to find configuration file for VM {vmid} on node '{}'",
         job.host
@@ -61,14 +61,21 @@ fn start(call: &Call) -> Answer {
     job.root_only(
         &call.params,
         &[
-            "skiplock",
             "stateuri",
+            "skiplock",
             "migratedfrom",
             "migration_type",
             "migration_network",
             "targetstorage",
+            "force-cpu",
+            "with-conntrack-state",
+            "nets-host-mtu",
         ],
     )?;
+    if call.params.has("targetstorage") && !call.params.has("migratedfrom") {
+        let text = "targetstorage can only by used with migratedfrom.";
+        return Err(Die::parameter("targetstorage", text));
+    }
     job.dc.state().require_quorum(&job.host)?;
     if let Some(upid) = ask_ha(job, vmid, "hastart", "started") {
         return Ok(upid.into());
@@ -90,13 +97,20 @@ pub(super) async fn start_locked(job: &Job, vmid: u32, skiplock: bool) -> Result
     if conf.is_template() {
         return Err(Die::new("you can't start a vm if it's a template"));
     }
-    if !skiplock && conf.lock() != Some("suspended") {
+    if conf.lock() == Some("backup") && job.is_running(vmid) {
+        // A backup of a stopped VM runs in a process that waits to be continued.
+        set_paused(job, vmid, false);
+        return Ok(());
+    }
+    let suspended = conf.lock() == Some("suspended");
+    if !skiplock && !suspended {
         conf.check_lock()?;
     }
     if job.is_running(vmid) {
         return Err(Die::new(format!("VM {vmid} already running")));
     }
-    if !conf.pending.is_empty() || !conf.delete.is_empty() {
+    let changes = !conf.pending.is_empty() || !conf.delete.is_empty();
+    if changes && !suspended {
         pending::apply(job, vmid).await?;
     }
     let conf = job.load(vmid)?;
@@ -105,17 +119,40 @@ pub(super) async fn start_locked(job: &Job, vmid: u32, skiplock: bool) -> Result
         job.say("generating cloud-init ISO");
         cloudinit::applied(job, vmid)?;
     }
+    if suspended {
+        job.say("Resuming suspended VM");
+    }
     runtime::check_startable(job, &conf)?;
     let nics = conf.now.keys().filter(|key| super::drive::is_net(key)).count() as u32;
     let timing = job.dc.timing();
     job.work(timing.start + timing.start_per_nic * nics).await?;
     runtime::power_on(job, vmid, &job.load(vmid)?);
+    if suspended {
+        forget_suspension(job, vmid).await?;
+    }
     Ok(())
+}
+
+/// A VM that was resumed from disk loses its lock and what was saved for it.
+async fn forget_suspension(job: &Job, vmid: u32) -> Result<(), Die> {
+    let mut conf = job.load(vmid)?;
+    job.say("Resumed VM, removing state");
+    if let Some(volid) = conf.now.remove("vmstate") {
+        job.free(&volid).await?;
+    }
+    for key in ["lock", "runningmachine", "runningcpu", "running-nets-host-mtu"] {
+        conf.now.remove(key);
+    }
+    job.save(vmid, conf)
 }
 
 fn stop(call: &Call) -> Answer {
     let (job, vmid) = (&call.job, call.params.vmid());
     job.root_only(&call.params, &["skiplock", "keepActive", "migratedfrom"])?;
+    let managed = job.dc.state().ha.managed(vmid).is_some();
+    if managed && call.params.flag("overrule-shutdown") {
+        return Err(Die::parameter("overrule-shutdown", "Not applicable for HA resources."));
+    }
     if let Some(upid) = ask_ha(job, vmid, "hastop", "stopped") {
         return Ok(upid.into());
     }
@@ -234,15 +271,17 @@ fn timeout_of(call: &Call, conf: Option<&super::Conf>) -> Duration {
     Duration::from_secs(call.params.int("timeout").map(|t| t as u64).or(down).unwrap_or(60))
 }
 
+fn is_paused(job: &Job, vmid: u32) -> bool {
+    let state = job.dc.state();
+    let vm = state.vm(&job.host, vmid);
+    vm.is_ok_and(|vm| vm.running.as_ref().is_some_and(|r| r.paused))
+}
+
 fn shutdown(call: &Call) -> Answer {
     let (job, vmid) = (&call.job, call.params.vmid());
     job.root_only(&call.params, &["skiplock", "keepActive"])?;
     let (skiplock, force) = (call.params.flag("skiplock"), call.params.flag("forceStop"));
-    let paused = job
-        .dc
-        .state()
-        .vm(&job.host, vmid)
-        .is_ok_and(|vm| vm.running.as_ref().is_some_and(|r| r.paused));
+    let paused = is_paused(job, vmid);
     if paused && !force {
         return Err(Die::new("VM is paused - cannot shutdown"));
     }
@@ -263,6 +302,9 @@ fn shutdown(call: &Call) -> Answer {
 
 fn reboot(call: &Call) -> Answer {
     let (job, vmid) = (&call.job, call.params.vmid());
+    if is_paused(job, vmid) {
+        return Err(Die::new("VM is paused - cannot shutdown"));
+    }
     require_running(job, vmid)?;
     let timeout = timeout_of(call, job.load(vmid).ok().as_ref());
     let upid = job.fork("qmreboot", &vmid.to_string(), move |job| async move {
@@ -304,14 +346,16 @@ fn reset(call: &Call) -> Answer {
 fn suspend(call: &Call) -> Answer {
     let (job, vmid) = (&call.job, call.params.vmid());
     job.root_only(&call.params, &["skiplock"])?;
+    require_running(job, vmid)?;
     if call.params.flag("todisk") {
+        check_suspension(call)?;
         return call.not_simulated();
     }
-    require_running(job, vmid)?;
     let skiplock = call.params.flag("skiplock");
     let upid = job.fork("qmpause", &vmid.to_string(), move |job| async move {
         let _held = job.lock_vm(vmid, 10).await?;
-        if !skiplock {
+        // A VM may be paused while it is backed up.
+        if !skiplock && job.load(vmid)?.lock() != Some("backup") {
             job.load(vmid)?.check_lock()?;
         }
         set_paused(&job, vmid, true);
@@ -320,9 +364,45 @@ fn suspend(call: &Call) -> Answer {
     Ok(upid.into())
 }
 
+/// What is asked before the memory of a VM is written to a storage.
+fn check_suspension(call: &Call) -> Result<(), Die> {
+    let (job, vmid) = (&call.job, call.params.vmid());
+    let state = job.dc.state();
+    if state.ha.managed(vmid).is_some() {
+        return Err(Die::new("Cannot suspend HA managed VM to disk"));
+    }
+    state.access.check_vm(&job.auth, vmid, None, &["VM.Config.Disk"])?;
+    if state
+        .vm(&job.host, vmid)?
+        .conf
+        .now
+        .keys()
+        .any(|key| key.starts_with("hostpci"))
+    {
+        return Err(Die::new(
+            "cannot suspend VM to disk due to passed-through PCI device(s), which lack the possibility to save/restore their internal state",
+        ));
+    }
+    match call.params.get("statestorage") {
+        Some(id) => state
+            .access
+            .check(&job.auth, &format!("/storage/{id}"), &["Datastore.AllocateSpace"]),
+        None => Ok(()),
+    }
+}
+
 fn resume(call: &Call) -> Answer {
     let (job, vmid) = (&call.job, call.params.vmid());
     job.root_only(&call.params, &["skiplock", "nocheck"])?;
+    let on_disk = job.load(vmid).is_ok_and(|conf| conf.lock() == Some("suspended"));
+    if on_disk {
+        let skiplock = call.params.flag("skiplock");
+        let upid = job.fork("qmresume", &vmid.to_string(), move |job| async move {
+            let _held = job.lock_vm(vmid, 10).await?;
+            start_locked(&job, vmid, skiplock).await
+        });
+        return Ok(upid.into());
+    }
     require_running(job, vmid)?;
     let upid = job.fork("qmresume", &vmid.to_string(), move |job| async move {
         let _held = job.lock_vm(vmid, 10).await?;

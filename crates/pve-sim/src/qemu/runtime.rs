@@ -155,7 +155,7 @@ fn switch_of(dc: &Datacenter, vmid: u32, generation: u64) -> PowerSwitch {
     })
 }
 
-/// The process is gone, by somebody's job or by itself. What the guest was is dropped, then the host cleans up.
+/// The process is gone, by a job or by itself. What the guest was is dropped, then the host cleans up.
 fn process_ended(dc: &Datacenter, by: Option<&Job>, vmid: u32, generation: u64) {
     let round = dc.round();
     let mut state = dc.state();
@@ -175,7 +175,7 @@ fn process_ended(dc: &Datacenter, by: Option<&Job>, vmid: u32, generation: u64) 
     tokio::spawn(cleanup(job, vmid, restart));
 }
 
-/// `qm cleanup`: applies pending changes, or starts the VM again after a reboot. If somebody was faster and started it anew, it holds the
+/// `qm cleanup`: applies pending changes, or starts the VM again after a reboot. If another job has already started the VM again, it holds the
 /// lock until that process ends or its patience does.
 async fn cleanup(job: Job, vmid: u32, restart: bool) {
     let delay = if restart { job.dc.timing().restart_gap } else { CLEANUP_DELAY };

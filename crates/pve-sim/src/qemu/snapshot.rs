@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::conf::{Conf, Section, typed};
 use super::create::drives;
+use super::drive::Drive;
 use crate::datacenter::{Answer, Reply};
 use crate::die::Die;
 use crate::dispatch::Call;
@@ -139,11 +140,11 @@ fn remove(call: &Call) -> Answer {
     let upid = job.fork("qmdelsnapshot", &vmid.to_string(), move |job| async move {
         let _held = job.lock_vm(vmid, 10).await?;
         let mut conf = job.load(vmid)?;
+        let section = snapshot(&conf, &name)?.clone();
         conf.check_lock()?;
         if conf.is_template() {
             return Err(Die::new("you can't delete a snapshot if vm is a template"));
         }
-        let section = snapshot(&conf, &name)?.clone();
         let parent = section.get("parent").cloned();
         for drive in drives(&section).filter(|d| !d.is_cdrom()) {
             on_volume(&job, drive.file(), |volume| drop(volume.snapshots.remove(&name)));
@@ -187,12 +188,20 @@ fn rollback(call: &Call) -> Answer {
         // The description and volumes that are not used stay as they are.
         let kept = |key: &String| key == "description" || key.starts_with("unused");
         let stays: Vec<(String, String)> = conf.now.clone().into_iter().filter(|(key, _)| kept(key)).collect();
+        let left: Vec<Drive> = drives(&conf.now)
+            .filter(|d| !d.is_cdrom() && !drives(&section).any(|kept| kept.file() == d.file()))
+            .collect();
         conf.now = section;
         conf.now.retain(|key, _| key != "snaptime" && !kept(key));
         conf.now.extend(stays);
         conf.now.insert("parent".into(), name);
+        // Disks that came after the snapshot are kept as unused.
+        for drive in &left {
+            super::pending::register_unused(&job, vmid, &mut conf, drive);
+        }
         conf.pending.clear();
         conf.delete.clear();
+        conf.cloudinit.clear();
         job.save(vmid, conf)?;
         drop(held);
         if start {
@@ -222,16 +231,51 @@ async fn describe(call: &Call) -> Answer {
     Ok(Reply::default())
 }
 
-/// `GET .../feature`
+/// `GET .../feature`: whether all disks can do it, and on which hosts the VM could run.
 pub(super) fn feature(call: &Call) -> Answer {
-    let conf = call.job.load(call.params.vmid())?;
-    let has = match call.params.text("feature") {
-        "snapshot" => can_snapshot(&call.job, &conf),
-        "clone" => drives(&conf.now)
-            .filter(|d| !d.is_cdrom())
-            .all(|d| d.volume().is_none_or(|(_, name)| name.is_base())),
-        _ => true,
+    let (job, vmid) = (&call.job, call.params.vmid());
+    let conf = job.load(vmid).map_err(|_| super::power::missing(job, vmid))?;
+    let name = call.params.get("snapname").filter(|name| !name.is_empty());
+    let section = match name {
+        Some(name) => snapshot(&conf, name)?.clone(),
+        None => conf.now.clone(),
     };
-    let nodes: Vec<String> = call.job.dc.state().nodes.keys().cloned().collect();
-    Ok(json!({ "hasFeature": u8::from(has), "nodes": nodes }).into())
+    let has = match call.params.text("feature") {
+        "snapshot" => can_snapshot(job, &Conf::new(section.clone())),
+        feature => disks_can(job, &section, feature, name.is_some()),
+    };
+    Ok(json!({ "hasFeature": u8::from(has), "nodes": shared_nodes(job, &section) }).into())
+}
+
+/// Linked clones need a base, or a snapshot on storages that keep them apart; copies of a snapshot need one that can be read.
+fn disks_can(job: &Job, section: &Section, feature: &str, of_snapshot: bool) -> bool {
+    let state = job.dc.state();
+    drives(section).filter(|d| !d.is_cdrom()).all(|drive| {
+        let Some((id, name)) = drive.volume() else { return true };
+        let kind = state.storages.get(id).map_or("", |s| s.kind.as_str());
+        let qcow2 = name.file().ends_with(".qcow2");
+        match (feature, of_snapshot) {
+            ("clone", false) => name.is_base(),
+            ("clone", true) => matches!(kind, "lvmthin" | "rbd"),
+            (_, true) => qcow2 || matches!(kind, "lvmthin" | "rbd" | "btrfs"),
+            _ => true,
+        }
+    })
+}
+
+fn shared_nodes(job: &Job, section: &Section) -> Vec<String> {
+    let state = job.dc.state();
+    let mut nodes: Vec<String> = state.nodes.keys().cloned().collect();
+    for drive in drives(section) {
+        let Some(storage) = drive.volume().and_then(|(id, _)| state.storages.get(id)) else {
+            continue;
+        };
+        match &storage.nodes {
+            _ if storage.disable => nodes.clear(),
+            Some(listed) => nodes.retain(|node| listed.contains(node)),
+            None if !storage.shared => nodes.retain(|node| *node == job.host),
+            None => {}
+        }
+    }
+    nodes
 }

@@ -10,24 +10,25 @@ use crate::tasks::Job;
 
 pub(super) async fn template(call: Call) -> Answer {
     let (job, vmid) = (&call.job, call.params.vmid());
-    check(job, vmid)?;
     let only = call.params.get("disk").map(str::to_string);
+    check(job, vmid, only.is_some())?;
     let upid = job.fork("qmtemplate", &vmid.to_string(), move |job| async move {
         let _held = job.lock_vm(vmid, 10).await?;
-        check(&job, vmid)?;
+        check(&job, vmid, only.is_some())?;
         convert(&job, vmid, only).await
     });
     Ok(upid.into())
 }
 
-fn check(job: &Job, vmid: u32) -> Result<(), Die> {
+/// A single disk of a template may be converted later.
+fn check(job: &Job, vmid: u32, single: bool) -> Result<(), Die> {
     let state = job.dc.state();
     let vm = state.vm(&job.host, vmid)?;
     vm.conf.check_lock()?;
     if !vm.conf.snapshots.is_empty() {
         return Err(Die::new("unable to create template, because VM contains snapshots"));
     }
-    if vm.conf.is_template() {
+    if vm.conf.is_template() && !single {
         return Err(Die::new("you can't convert a template to a template"));
     }
     if vm.is_running() {
@@ -44,7 +45,7 @@ async fn convert(job: &Job, vmid: u32, only: Option<String>) -> Result<(), Die> 
         .filter(|d| !d.is_cdrom() && only.as_ref().is_none_or(|o| *o == d.key))
         .collect();
     for mut drive in wanted {
-        if drive.volume().is_none() {
+        if !can_be_base(job, &drive) {
             continue;
         }
         let base = make_base(job, drive.file()).await?;
@@ -57,12 +58,19 @@ async fn convert(job: &Job, vmid: u32, only: Option<String>) -> Result<(), Die> 
     Ok(())
 }
 
+/// What a storage cannot turn into a base, or what is one, is passed over in silence.
+fn can_be_base(job: &Job, drive: &super::drive::Drive) -> bool {
+    let state = job.dc.state();
+    drive.volume().is_some_and(|(id, name)| {
+        let able = state.storages.get(id).is_some_and(|storage| storage.kind != "lvm");
+        able && !name.is_base()
+    })
+}
+
 /// Renames `vm-` to `base-` under the storage's lock.
-async fn make_base(job: &Job, volid: &str) -> Result<String, Die> {
+pub(super) async fn make_base(job: &Job, volid: &str) -> Result<String, Die> {
     let (id, name) = parse_volid(volid)?;
-    if job.dc.state().storage_on(id, &job.host)?.kind == "lvm" {
-        return Err(Die::new(format!("volume '{volid}' does not support template/clone")));
-    }
+    job.dc.state().storage_on(id, &job.host)?;
     let _held = job.lock_storage(id).await?;
     let file = name.file();
     let renamed = file.replacen("vm-", "base-", 1);
@@ -70,7 +78,10 @@ async fn make_base(job: &Job, volid: &str) -> Result<String, Die> {
     let mut state = job.dc.state();
     let place = state.place(id, &job.host).to_string();
     let Some(mut volume) = state.volumes.remove(&place, volid) else {
-        return Err(Die::new(format!("volume '{volid}' does not exist")));
+        let path = state.volume_path(volid)?;
+        drop(state);
+        job.say(format!("failed to stat '{path}'"));
+        return Err(Die::new(format!("file_size_info on '{}' failed", name.full)));
     };
     volume.volid.clone_from(&base);
     state.volumes.insert(&place, volume);

@@ -24,11 +24,37 @@ fn check_meaning(name: &str, parsed: &super::Properties) -> Result<(), String> {
     if name != "pve-vm-cpu-conf" {
         return Ok(());
     }
-    match parsed.get("cputype") {
-        None => Err("no cputype specified\n".into()),
-        Some(model) => check_cpu_type(model).map_err(|text| text + "\n"),
+    let Some(model) = parsed.get("cputype").filter(|model| !model.is_empty() && *model != "0") else {
+        return Err("CPU is missing cputype\n".into());
+    };
+    check_cpu_type(model).map_err(|text| text + "\n")?;
+    let known = |flag: &str| flag.strip_prefix(['+', '-']).is_some_and(|name| VM_CPU_FLAGS.contains(&name));
+    if parsed.get("flags").is_some_and(|flags| !flags.split(';').all(known)) {
+        let list = VM_CPU_FLAGS.join(", ");
+        return Err(format!("VM-specific CPU flags must be a subset of: {list}\n"));
     }
+    if parsed.contains_key("reported-model") {
+        return Err("Property 'reported-model' not allowed in VM-specific CPU config.\n".into());
+    }
+    Ok(())
 }
+
+/// Flags that may be set for a VM; others need a model of their own.
+const VM_CPU_FLAGS: &[&str] = &[
+    "aes",
+    "amd-no-ssb",
+    "amd-ssbd",
+    "hv-evmcs",
+    "hv-tlbflush",
+    "ibpb",
+    "md-clear",
+    "nested-virt",
+    "pcid",
+    "pdpe1gb",
+    "spec-ctrl",
+    "ssbd",
+    "virt-ssbd",
+];
 
 /// Splits what PVE calls a list: at commas, semicolons and blanks, or at NUL alone where there is one.
 pub fn split_list(value: &str) -> impl Iterator<Item = &str> {
@@ -403,8 +429,11 @@ fn is_bootdev(value: &str) -> bool {
 }
 
 fn check_cpu_type(value: &str) -> Result<(), String> {
-    if value.starts_with("custom-") || crate::nodes::is_cpu_model(value) {
+    if crate::nodes::is_cpu_model(value) {
         return Ok(());
+    }
+    if let Some(name) = value.strip_prefix("custom-") {
+        return Err(format!("Custom cputype '{name}' not found"));
     }
     Err(format!(
         "Built-in cputype '{value}' is not defined (missing 'custom-' prefix?)"

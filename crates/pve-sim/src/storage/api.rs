@@ -155,17 +155,19 @@ fn listed(volume: &Volume) -> Value {
 /// `storage:name`, or the name alone below its storage's path.
 fn full_volid(call: &Call) -> Result<String, Die> {
     let (id, given) = (call.params.text("storage"), call.params.text("volume"));
+    if !given.contains(':') {
+        return Ok(format!("{id}:{given}"));
+    }
     match parse_volid(given) {
         Ok((other, _)) if other != id => Err(Die::parameter("volume", format!("storage ID mismatch ({other} != {id})\n"))),
         Ok(_) => Ok(given.to_string()),
-        Err(_) => Ok(format!("{id}:{given}")),
+        Err(die) => Err(Die::parameter("volume", format!("{}\n", die.message))),
     }
 }
 
 fn info(call: &Call) -> Answer {
     let volid = full_volid(call)?;
     let state = call.job.dc.state();
-    state.storage_on(call.params.text("storage"), &call.job.host)?;
     state.check_volume_access(&call.job.auth, None, &volid)?;
     let Some(volume) = state.volume(&call.job.host, &volid) else {
         return Err(Die::new(format!("volume_size_info on '{volid}' failed - no format")));
@@ -176,12 +178,12 @@ fn info(call: &Call) -> Answer {
 
 async fn allocate(call: &Call) -> Answer {
     let (id, vmid, name) = (call.params.text("storage"), call.params.vmid(), call.params.text("filename"));
-    let size = parse_alloc_size(call.params.text("size"));
+    let size = parse_alloc_size(call.params.text("size"))?;
     let file_based = call.job.dc.state().storage_on(id, &call.job.host)?.is_file_based();
     let by_name = name
         .rsplit_once('.')
         .map(|(_, ext)| ext)
-        .filter(|ext| matches!(*ext, "raw" | "qcow2" | "vmdk" | "subvol"));
+        .filter(|ext| matches!(*ext, "raw" | "qcow2" | "vmdk"));
     if let (Some(given), Some(named)) = (call.params.get("format"), by_name)
         && given != named
     {
@@ -205,13 +207,15 @@ async fn allocate(call: &Call) -> Answer {
 }
 
 /// KiB, unless a unit says otherwise.
-fn parse_alloc_size(text: &str) -> u64 {
+fn parse_alloc_size(text: &str) -> Result<u64, Die> {
     let (digits, unit) = match text.chars().last() {
-        Some('M') => (&text[..text.len() - 1], 1 << 20),
+        Some('M') => (&text[..text.len() - 1], 1_u64 << 20),
         Some('G') => (&text[..text.len() - 1], 1 << 30),
         _ => (text, 1 << 10),
     };
-    digits.parse::<u64>().unwrap_or(0) * unit
+    let whole = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let size = digits.parse::<u64>().ok().filter(|_| whole).and_then(|n| n.checked_mul(unit));
+    size.ok_or_else(|| Die::parameter("size", format!("unable to parse size '{text}'")))
 }
 
 async fn delete(call: Call) -> Answer {
@@ -220,11 +224,11 @@ async fn delete(call: Call) -> Answer {
     let owner = {
         let state = call.job.dc.state();
         let (_, name) = parse_volid(&volid)?;
-        let storage = state.storage_on(&id, &call.job.host)?;
-        let kind = name.require_kind(storage)?;
+        let kind = name.require_kind(state.storage(&id)?)?;
         let path = format!("/storage/{id}");
-        if kind == Kind::Backup && name.owner().is_some() {
+        if let Some(owner) = name.owner().filter(|_| kind == Kind::Backup) {
             state.access.check(&call.job.auth, &path, &["Datastore.AllocateSpace"])?;
+            state.access.check(&call.job.auth, &format!("/vms/{owner}"), &["VM.Backup"])?;
         } else {
             state.access.check(&call.job.auth, &path, &["Datastore.Allocate"])?;
         }

@@ -148,7 +148,6 @@ impl State {
             .map_or(0, |s| s.capacity.saturating_sub(self.used(id, host)))
     }
 
-    /// Whether a caller may use a volume for a VM.
     /// Gives a volume to another VM, under the first free name there.
     pub fn rename_volume(&mut self, host: &str, volid: &str, vmid: u32) -> Result<String, Die> {
         let id = volid.split(':').next().unwrap_or_default().to_string();
@@ -163,6 +162,30 @@ impl State {
         Ok(renamed)
     }
 
+    /// The id that a volume gets when it is copied to a storage of another host: its own name, or the next free one.
+    pub fn arriving_name(&self, volume: &Volume, storage: &str, host: &str, vmid: u32) -> Result<String, Die> {
+        let definition = self.storage(storage)?;
+        let place = self.place(storage, host);
+        let own = volume::volid_of(definition, storage, vmid, volume.name().file());
+        if self.volumes.get(place, &own).is_none() {
+            return Ok(own);
+        }
+        let name = self.volumes.next_disk(place, storage, definition, vmid, &volume.format);
+        Ok(volume::volid_of(definition, storage, vmid, &name))
+    }
+
+    /// The same for a volume that must be a VM's image.
+    pub fn check_image_access(&self, auth: &Auth, vmid: u32, volid: &str) -> Result<(), Die> {
+        let (id, name) = parse_volid(volid)?;
+        if name.require_kind(self.storage(id)?)? != Kind::Images {
+            return Err(Die::new(format!(
+                "unable to use volume {volid} - content type needs to be 'images'"
+            )));
+        }
+        self.check_volume_access(auth, Some(vmid), volid)
+    }
+
+    /// Whether a caller may use a volume for a VM.
     pub fn check_volume_access(&self, auth: &Auth, vmid: Option<u32>, volid: &str) -> Result<(), Die> {
         let Ok((id, name)) = parse_volid(volid) else {
             if auth.is_root() {
@@ -259,13 +282,28 @@ impl Job {
     fn check_allocatable(&self, wish: &Wish<'_>) -> Result<(), Die> {
         let state = self.dc.state();
         let storage = state.storage_on(wish.storage, &self.host)?;
-        if !storage.has_format(wish.format) {
-            let text = format!("unsupported format '{}'", wish.format);
-            return Err(Die::new(if storage.is_file_based() {
-                format!("storage does not support format {}", wish.format)
+        if !storage.is_file_based() {
+            return if storage.has_format(wish.format) {
+                Ok(())
             } else {
-                text
-            }));
+                Err(Die::new(format!("unsupported format '{}'", wish.format)))
+            };
+        }
+        // The extension of the file decides over the format.
+        let name = match &wish.name {
+            Some(name) => name.clone(),
+            None => {
+                let place = state.place(wish.storage, &self.host);
+                state.volumes.next_disk(place, wish.storage, storage, wish.vmid, wish.format)
+            }
+        };
+        let named = volume::image_format(&name)?;
+        if named != wish.format {
+            let text = format!(
+                "illegal name '{name}' - wrong extension for format ('{named} != '{}')",
+                wish.format
+            );
+            return Err(Die::new(text));
         }
         Ok(())
     }

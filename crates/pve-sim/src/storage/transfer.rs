@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flate2::read::GzDecoder;
-use mainstay_net::http::{Answer as WebAnswer, Body, HttpClient, HttpOptions};
+use mainstay_net::http::{Body, HttpClient, HttpOptions, HttpResponse};
 use mainstay_net::{Connector, Trust};
 use serde_json::json;
 use sha1::Digest;
@@ -417,7 +417,7 @@ fn decompress(job: &Job, goal: &Target, method: &str, bytes: &[u8]) -> Result<By
 }
 
 /// One request to a web server, redirects followed.
-async fn get(dc: &Datacenter, url: &str, verb: &str, check: bool) -> Result<WebAnswer, Die> {
+async fn get(dc: &Datacenter, url: &str, verb: &str, check: bool) -> Result<HttpResponse, Die> {
     let mut url = Url::parse(url).map_err(|e| Die::new(e.to_string()))?;
     for _ in 0..20 {
         let trust = match url.scheme() {
@@ -463,8 +463,8 @@ pub(crate) async fn query_url_metadata(call: &Call) -> Answer {
     let check = call.params.get("verify-certificates") != Some("0");
     let answer = get(&call.job.dc, url, "HEAD", check)
         .await
-        .map_err(|die| Die::new(format!("invalid server response: '500 {}'", die.message)))?;
-    if !answer.status.is_success() {
+        .map_err(|_| Die::new(format!("invalid server response: '500 {}'", unreachable_text(url))))?;
+    if answer.status.as_u16() != 200 {
         return Err(Die::new(format!(
             "invalid server response: '{} {}'",
             answer.status.as_u16(),
@@ -473,18 +473,77 @@ pub(crate) async fn query_url_metadata(call: &Call) -> Answer {
     }
     let header = |name: &str| answer.headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_string);
     let mut data = json!({});
-    if let Some(size) = header("content-length").and_then(|l| l.parse::<u64>().ok()) {
+    let size = header("content-length").and_then(|l| l.parse::<u64>().ok());
+    if let Some(size) = size.filter(|size| *size > 0) {
         data["size"] = json!(size);
     }
     if let Some(kind) = header("content-type") {
-        data["mimetype"] = json!(kind.split(';').next().unwrap_or_default().trim());
+        data["mimetype"] = json!(kind.split(';').next().unwrap_or_default());
     }
-    let named = header("content-disposition").and_then(|d| Some(d.split("filename=").nth(1)?.trim_matches('"').to_string()));
-    let last = Url::parse(url)
-        .ok()
-        .and_then(|u| u.path_segments().and_then(|mut s| s.next_back().map(str::to_string)));
-    if let Some(name) = named.or(last).filter(|n| !n.is_empty()) {
+    let named = header("content-disposition").as_deref().and_then(named_by_disposition);
+    if let Some(name) = named.or_else(|| named_by_url(url)).filter(|n| !n.is_empty()) {
         data["filename"] = json!(name);
     }
     Ok(data.into())
+}
+
+fn named_by_disposition(header: &str) -> Option<String> {
+    let value = header.split("filename=").nth(1)?;
+    let quoted = value
+        .strip_prefix('"')
+        .and_then(|rest| rest.split_once('"'))
+        .map(|(name, _)| name);
+    Some(
+        quoted
+            .unwrap_or_else(|| value.split(';').next().unwrap_or_default())
+            .to_string(),
+    )
+}
+
+/// What stands between the last slash and the query; a host without a path counts as a name.
+fn named_by_url(url: &str) -> Option<String> {
+    let path = url.split('?').next().unwrap_or_default();
+    path.rsplit_once('/').map(|(_, name)| name.to_string())
+}
+
+/// What the library says that PVE asks with.
+fn unreachable_text(url: &str) -> String {
+    let Ok(url) = Url::parse(url) else {
+        return format!("URL must be absolute ({url})");
+    };
+    let host = url.host_str().unwrap_or_default();
+    let why = match host.parse::<std::net::IpAddr>() {
+        Ok(_) => "Connection refused",
+        Err(_) => "Temporary failure in name resolution",
+    };
+    format!(
+        "Can't connect to {host}:{} ({why})",
+        url.port_or_known_default().unwrap_or(80)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{named_by_disposition, named_by_url, unreachable_text};
+
+    #[test]
+    fn names_are_taken_from_the_disposition_or_the_end_of_the_url() {
+        for (url, name) in [
+            ("http://h/a/x%20y.iso?z=1/2", Some("x%20y.iso")),
+            ("http://h:9000", Some("h:9000")),
+            ("http://h/", Some("")),
+        ] {
+            assert_eq!(named_by_url(url).as_deref(), name, "{url}");
+        }
+        for (header, name) in [
+            ("attachment; filename=\"a;b.iso\"; x=1", "a;b.iso"),
+            ("attachment; filename=a.iso; x=1", "a.iso"),
+        ] {
+            assert_eq!(named_by_disposition(header).as_deref(), Some(name), "{header}");
+        }
+        assert_eq!(
+            unreachable_text("http://127.0.0.1:9/x"),
+            "Can't connect to 127.0.0.1:9 (Connection refused)"
+        );
+    }
 }

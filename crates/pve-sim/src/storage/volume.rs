@@ -78,18 +78,41 @@ impl<'a> Name<'a> {
         match Kind::parse(first) {
             Some(Kind::Images) | None => self.owner().map(|_| Kind::Images),
             Some(kind) if self.full.split('/').count() == 2 => Some(kind),
+            // The disk inside an appliance.
+            Some(Kind::Import) if self.full.split('/').count() == 3 && self.full.contains(".ova/") => Some(Kind::Import),
             Some(_) => None,
         }
     }
 
+    /// What the name is on a storage of this kind; names that its plugin cannot parse are refused in its words.
     pub fn require_kind(&self, storage: &Storage) -> Result<Kind, Die> {
         let family = match storage.kind.as_str() {
             "lvmthin" | "lvm" => "lvm",
             "zfspool" => "zfs",
             _ => "directory",
         };
-        self.kind()
-            .ok_or_else(|| Die::new(format!("unable to parse {family} volume name '{}'", self.full)))
+        let unknown = || Die::new(format!("unable to parse {family} volume name '{}'", self.full));
+        let kind = self.kind().ok_or_else(unknown)?;
+        if family == "directory" {
+            match kind {
+                Kind::Images if self.full.contains('/') => self.require_image_files()?,
+                Kind::Images => return Err(unknown()),
+                kind if !has_extension_of(kind, self.file()) => return Err(unknown()),
+                _ => {}
+            }
+        } else if kind != Kind::Images {
+            return Err(unknown());
+        }
+        Ok(kind)
+    }
+
+    /// The files of an image and of its base: `[^/\s]+` and an extension that tells the format.
+    fn require_image_files(&self) -> Result<(), Die> {
+        let files: Vec<&str> = self.full.split('/').skip(1).step_by(2).collect();
+        for file in files {
+            image_format(file)?;
+        }
+        Ok(())
     }
 
     /// The last part: `vm-100-disk-0.qcow2`.
@@ -102,6 +125,11 @@ impl<'a> Name<'a> {
         let parts: Vec<&str> = self.full.split('/').collect();
         if parts.len() >= 2 && parts[parts.len() - 2].bytes().all(|b| b.is_ascii_digit()) {
             return parts[parts.len() - 2].parse().ok();
+        }
+        if let Some(archive) = self.full.strip_prefix("backup/vzdump-") {
+            let (kind, rest) = archive.split_once('-')?;
+            let (owner, _) = rest.split_once('-')?;
+            return owner.parse().ok().filter(|_| matches!(kind, "qemu" | "lxc" | "openvz"));
         }
         let file = self
             .file()
@@ -146,6 +174,37 @@ impl<'a> Name<'a> {
         match (self.kind().unwrap_or(Kind::Images), self.owner()) {
             (Kind::Images, Some(owner)) => format!("{root}/images/{owner}/{file}"),
             (kind, _) => format!("{root}/{}/{file}", kind.directory()),
+        }
+    }
+}
+
+/// The format that the name of an image file tells.
+pub(super) fn image_format(file: &str) -> Result<&str, Die> {
+    if file.starts_with("snap-") && file.ends_with(".qcow2") {
+        return Err(Die::new(format!("'{file}' is a snapshot filename, not a volume!")));
+    }
+    let extension = file.rsplit_once('.').filter(|(stem, _)| !stem.is_empty()).map(|(_, e)| e);
+    extension
+        .filter(|e| matches!(*e, "raw" | "qcow2" | "vmdk" | "subvol") && !file.contains(char::is_whitespace))
+        .ok_or_else(|| Die::new(format!("unable to parse volume filename '{file}'")))
+}
+
+/// Whether a file of this kind may have this name.
+fn has_extension_of(kind: Kind, file: &str) -> bool {
+    let lower = file.to_ascii_lowercase();
+    let ends = |name: &str, list: &[&str]| list.iter().any(|e| name.len() > e.len() && name.ends_with(e));
+    match kind {
+        Kind::Images | Kind::Snippets => true,
+        Kind::Iso => ends(&lower, &[".iso", ".img"]),
+        Kind::Template => ends(&lower, &[".tar", ".tar.gz", ".tar.xz", ".tar.zst", ".tar.bz2"]),
+        Kind::Backup => {
+            let packed = ["", ".gz", ".lzo", ".zst", ".bz2"];
+            let packed = |base: &str| packed.iter().any(|p| ends(file, &[&format!("{base}{p}")]));
+            packed(".tar") || packed(".vma") || ends(file, &[".tgz"])
+        }
+        Kind::Import => {
+            ends(file, &[".ova", ".ovf", ".qcow2", ".raw", ".vmdk"])
+                && file.chars().all(|c| c.is_ascii_alphanumeric() || " -.+=_".contains(c))
         }
     }
 }

@@ -173,3 +173,34 @@ async fn what_a_snapshot_can_be_copied_from_depends_on_its_storage() {
     assert_eq!(kept["name"], "now");
     assert!(kept["snaptime"].is_number());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_single_disk_of_a_template_can_be_converted_and_a_missing_one_fails() {
+    let root = template().await;
+    let config = "/nodes/pve1/qemu/101/config";
+    root.expect(&[
+        ("PUT", config, "scsi2=vmstore:1%2Cformat%3Dqcow2", "200 OK"),
+        (
+            "POST",
+            "/nodes/pve1/qemu/101/template",
+            "",
+            "500 you can't convert a template to a template",
+        ),
+        ("POST", "/nodes/pve1/qemu/101/template", "disk=scsi0", "task: OK"),
+        ("POST", "/nodes/pve1/qemu", "vmid=103&scsi0=vmstore:1", "task: OK"),
+    ])
+    .await;
+    let made = data(&root, "GET", config, "").await["scsi2"].clone();
+    assert_eq!(
+        made, "vmstore:101/base-101-disk-2.qcow2,size=1G",
+        "a new disk of a template is a base"
+    );
+    root.dc.lab().remove_volume("pve1", "vmstore:103/vm-103-disk-0.raw");
+    root.expect(&[(
+        "POST",
+        "/nodes/pve1/qemu/103/template",
+        "",
+        "task: file_size_info on '103/vm-103-disk-0.raw' failed",
+    )])
+    .await;
+}

@@ -58,7 +58,7 @@ async fn snapshots_are_refused_by_name_by_template_and_by_what_is_missing() {
             "DELETE",
             "/nodes/pve1/qemu/101/snapshot/s1",
             "",
-            "task: you can't delete a snapshot if vm is a template",
+            "task: snapshot 's1' does not exist",
         ),
         (
             "POST",

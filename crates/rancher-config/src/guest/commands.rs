@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{GuestCommand, GuestFile, Work, paths};
+use super::{GuestCommand, GuestFile, PinnedArtifact, Work, paths};
 use crate::distro::{Distro, Role};
 use crate::version::ReleaseVersion;
 
@@ -89,8 +89,9 @@ pub fn restart_unit(distro: Distro, role: Role) -> GuestCommand {
         "restart unit",
         r#"systemctl daemon-reload
 systemctl restart --no-block "$1"
+rm -f "$2"
 "#,
-        [distro.unit(role).to_owned()],
+        [distro.unit(role).to_owned(), paths::RESTART_PENDING.to_owned()],
     )
 }
 
@@ -165,6 +166,100 @@ sync
     );
     command.timeout = Duration::from_secs(180);
     command
+}
+
+/// How one unit is: a light question for polling, where a probe would hash every file. See [`super::UnitReport`].
+pub fn unit_status(unit: &str, work: Option<Work>) -> GuestCommand {
+    GuestCommand {
+        name: "unit status",
+        script: r#"unit=$1 work=$2 state=/var/lib/mainstay
+echo "status 1"
+echo "boot $(cat /proc/sys/kernel/random/boot_id)"
+echo "unit $unit $(systemctl show "$unit" -p ActiveState -p SubState -p Result -p NRestarts -p MainPID -p UnitFileState | tr '\n' ' ')"
+if [ -n "$work" ] && [ -e "$state/$work.json" ]; then echo "result $(cat "$state/$work.json")"; fi
+if [ -e "$state/refused" ]; then echo "refused $(cat "$state/refused")"; fi
+journalctl -u "$unit" -n 20 --no-pager -o cat | sed 's/^/log /'
+echo "end"
+"#
+        .to_owned(),
+        arguments: vec![unit.to_owned(), work.map_or("", Work::name).to_owned()],
+        timeout: SHORT,
+    }
+}
+
+/// How much of a pushed artifact the guest has: `verified`, or `part BYTES`.
+pub fn pushed_state(artifact: &PinnedArtifact) -> GuestCommand {
+    GuestCommand {
+        name: "pushed artifact",
+        script: r#"target=$1 sha=$2
+if [ -f "$target" ] && [ "$(sha256sum "$target" | cut -d' ' -f1)" = "$sha" ]; then
+  echo "verified"
+elif [ -f "$target.part" ]; then
+  echo "part $(stat -c %s "$target.part")"
+else
+  echo "part 0"
+fi
+"#
+        .to_owned(),
+        arguments: vec![artifact.pushed_path(), artifact.sha256.hex().to_owned()],
+        timeout: Duration::from_secs(300),
+    }
+}
+
+/// Appends stdin to a pushed artifact from `offset` on. The complete file is verified and gets its name; a part that broke off stays.
+///
+/// Free space for twice the artifact is asked for first: it is unpacked or imported beside itself.
+pub fn receive_artifact(artifact: &PinnedArtifact, offset: u64, length: u64) -> GuestCommand {
+    GuestCommand {
+        name: "receive artifact",
+        script: r#"set -eu
+target=$1 sha=$2 offset=$3 length=$4
+directory=${target%/*}
+mkdir -p "$directory"
+free=$(df -B1 --output=avail "$directory" | tail -n 1)
+if [ "$free" -lt "$((2 * length - offset))" ]; then
+  echo "$free bytes are free, the artifact needs $((2 * length - offset))" >&2
+  exit 73
+fi
+touch "$target.part"
+have=$(stat -c %s "$target.part")
+if [ "$have" -ne "$offset" ]; then
+  echo "the part has $have bytes, not $offset" >&2
+  exit 75
+fi
+cat >> "$target.part"
+have=$(stat -c %s "$target.part")
+if [ "$have" -lt "$length" ]; then
+  echo "received $have of $length bytes" >&2
+  exit 74
+fi
+if [ "$(sha256sum "$target.part" | cut -d' ' -f1)" != "$sha" ]; then
+  rm -f "$target.part"
+  echo "the artifact has another checksum than the one that was pinned" >&2
+  exit 65
+fi
+sync "$target.part"
+mv -fT "$target.part" "$target"
+sync "$directory"
+"#
+        .to_owned(),
+        arguments: vec![
+            artifact.pushed_path(),
+            artifact.sha256.hex().to_owned(),
+            offset.to_string(),
+            length.to_string(),
+        ],
+        timeout: Duration::from_secs(3600),
+    }
+}
+
+/// Says that changed files wait for a restart of the unit. [`restart_unit`] takes it back, so that a killed run loses no restart.
+pub fn note_pending_restart() -> GuestCommand {
+    locked(
+        "note the pending restart",
+        "mkdir -p /var/lib/mainstay\n: > \"$1\"\nsync\n",
+        [paths::RESTART_PENDING.to_owned()],
+    )
 }
 
 /// The last lines of a unit's journal, for `-v` and for failures.

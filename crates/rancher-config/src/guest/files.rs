@@ -179,7 +179,7 @@ fn programs(input: &GuestInput<'_>) -> Vec<GuestFile> {
         program("prepare", include_str!("../../guest/prepare.sh")),
         program("fetch", include_str!("../../guest/fetch.sh")),
         program("packages", include_str!("../../guest/packages.sh")),
-        GuestFile::public(format!("{}/prepare.input", paths::STATE), prepare_input(input.disks)),
+        GuestFile::public(format!("{}/prepare.input", paths::STATE), prepare_input(input)),
         GuestFile::public(format!("{}/fetch.input", paths::STATE), fetch_input(input)),
     ];
     if input.machine.place.role() == Role::Server {
@@ -188,14 +188,15 @@ fn programs(input: &GuestInput<'_>) -> Vec<GuestFile> {
     files
 }
 
-fn prepare_input(disks: &[DataDisk]) -> String {
+/// Names the system files too, so that the work runs again when one of them changes.
+fn prepare_input(input: &GuestInput<'_>) -> String {
     let line = |disk: &DataDisk| {
         let age = if disk.new { "new" } else { "used" };
         format!("disk {} {} {} {age}\n", disk.name, disk.serial, disk.mount)
     };
-    std::iter::once("# disks\n".to_owned())
-        .chain(disks.iter().map(line))
-        .collect()
+    let files = system_files(input).into_iter();
+    let files = files.map(|file| format!("file {} {}\n", file.sha256(), file.path));
+    files.chain(input.disks.iter().map(line)).collect()
 }
 
 fn fetch_input(input: &GuestInput<'_>) -> String {

@@ -74,6 +74,56 @@ pub struct UnitState {
     pub result: String,
     pub restarts: u64,
     pub file: String,
+    /// The main process; empty where it was not asked for.
+    pub pid: String,
+}
+
+/// The answer of [`super::unit_status`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnitReport {
+    pub boot_id: String,
+    pub unit: UnitState,
+    pub result: Option<WorkResult>,
+    /// Why the guard refused the last start.
+    pub refused: Option<String>,
+    /// The last lines of the unit's journal, oldest first.
+    pub log: Vec<String>,
+}
+
+impl UnitReport {
+    pub fn parse(text: &str) -> Result<Self, ProbeError> {
+        let mut lines = text.lines();
+        if lines.next_back() != Some("end") || !text.ends_with('\n') {
+            return Err(ProbeError::Incomplete);
+        }
+        if lines.next() != Some("status 1") {
+            return Err(ProbeError::Missing("status 1"));
+        }
+        let (mut boot_id, mut unit) = (None, None);
+        let (mut result, mut refused, mut log) = (None, None, Vec::new());
+        for (number, line) in lines.enumerate() {
+            let unreadable = || ProbeError::Line { line: number + 2 };
+            let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+            match key {
+                "boot" => boot_id = some_text(value),
+                "unit" => {
+                    let (_, properties) = value.split_once(' ').unwrap_or((value, ""));
+                    unit = Some(unit_state(properties).ok_or_else(unreadable)?);
+                }
+                "result" => result = Some(serde_json::from_str(value).map_err(|_| unreadable())?),
+                "refused" => refused = some_text(value),
+                "log" => log.push(value.to_owned()),
+                _ => return Err(unreadable()),
+            }
+        }
+        Ok(Self {
+            boot_id: boot_id.ok_or(ProbeError::Missing("boot"))?,
+            unit: unit.ok_or(ProbeError::Missing("unit"))?,
+            result,
+            refused,
+            log,
+        })
+    }
 }
 
 /// How long work ended, or how far it is.
@@ -339,6 +389,7 @@ fn unit_state(properties: &str) -> Option<UnitState> {
             "Result" => value.clone_into(&mut state.result),
             "NRestarts" => state.restarts = value.parse().ok()?,
             "UnitFileState" => value.clone_into(&mut state.file),
+            "MainPID" => value.clone_into(&mut state.pid),
             _ => {}
         }
     }

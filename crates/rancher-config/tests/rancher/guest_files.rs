@@ -258,10 +258,13 @@ fn disks_and_artifacts_are_the_input_of_the_guests_work() {
         mount: "/var/lib/longhorn".into(),
         new: true,
     }];
-    assert_eq!(
-        given.text("/var/lib/mainstay/prepare.input").as_deref(),
-        Some("# disks\ndisk longhorn ms-longhorn /var/lib/longhorn new\n")
+    let input = given.text("/var/lib/mainstay/prepare.input").expect("the input");
+    assert!(
+        input.ends_with("\ndisk longhorn ms-longhorn /var/lib/longhorn new\n"),
+        "{input}"
     );
+    // The system files are named with their hashes, so that the work runs again when one of them changes.
+    assert!(input.contains(" /etc/modules-load.d/mainstay.conf\n") && input.contains(" /etc/sysctl.d/90-mainstay.conf\n"));
     let hash = "a".repeat(64);
     assert_eq!(
         given.text("/var/lib/mainstay/fetch.input"),

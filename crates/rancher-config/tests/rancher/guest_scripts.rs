@@ -6,8 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use rancher_config::config::config;
-use rancher_config::guest::{FileState, GuestCommand, GuestFile, Probe, activate, may_found, probe, wipe_unready_founder};
-use rancher_config::{Cni, Distro, Role, newest, yaml};
+use rancher_config::guest::{
+    ArtifactKind, ArtifactOrigin, FileState, GuestCommand, GuestFile, PinnedArtifact, Probe, RESTART_PENDING, UnitReport, Work,
+    activate, may_found, note_pending_restart, probe, pushed_state, receive_artifact, restart_unit, unit_status,
+    wipe_unready_founder,
+};
+use rancher_config::{Checksum, Cni, Distro, Role, newest, yaml};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -94,6 +98,13 @@ impl Guest {
 
     fn run(&self, command: &GuestCommand) -> Output {
         self.shell(&command.script, &command.arguments)
+    }
+
+    /// The same with an input.
+    fn run_with(&self, command: &GuestCommand, input: &str) -> Output {
+        self.write("/input", input);
+        let script = format!("(\n{}\n) < {}", command.script, self.at("/input").display());
+        self.shell(&script, &command.arguments)
     }
 
     fn may_start(&self) -> bool {
@@ -333,4 +344,84 @@ fn a_probe_of_a_new_guest_is_complete() {
     assert!(!seen.control_plane_runs() && seen.version.is_none());
     assert_eq!(seen.binary, FileState::Absent);
     assert_eq!(seen.units["k3s.service"].active, "inactive");
+}
+
+fn pushed(content: &str) -> PinnedArtifact {
+    PinnedArtifact {
+        kind: ArtifactKind::Program,
+        file: "k3s".into(),
+        sha256: Checksum::parse(&digest(content)).expect("a checksum"),
+        origin: ArtifactOrigin::Pushed,
+    }
+}
+
+#[test]
+fn a_push_that_broke_off_goes_on_behind_what_arrived() {
+    let guest = Guest::new();
+    let artifact = pushed("hello world");
+    assert_eq!(said(&guest.run(&pushed_state(&artifact))).trim(), "part 0");
+    let cut = guest.run_with(&receive_artifact(&artifact, 0, 11), "hello");
+    assert_eq!(cut.status.code(), Some(74), "{}", said(&cut));
+    assert_eq!(said(&guest.run(&pushed_state(&artifact))).trim(), "part 5");
+    let overlapping = guest.run_with(&receive_artifact(&artifact, 0, 11), "hello world");
+    assert_eq!(overlapping.status.code(), Some(75), "{}", said(&overlapping));
+    let rest = guest.run_with(&receive_artifact(&artifact, 5, 11), " world");
+    assert!(rest.status.success(), "{}", said(&rest));
+    assert_eq!(said(&guest.run(&pushed_state(&artifact))).trim(), "verified");
+    assert_eq!(guest.read(&artifact.pushed_path()).as_deref(), Some("hello world"));
+}
+
+#[test]
+fn a_pushed_file_with_another_checksum_leaves_nothing() {
+    let guest = Guest::new();
+    let artifact = pushed("hello world");
+    let wrong = guest.run_with(&receive_artifact(&artifact, 0, 11), "hello there");
+    assert_eq!(wrong.status.code(), Some(65), "{}", said(&wrong));
+    assert_eq!(said(&guest.run(&pushed_state(&artifact))).trim(), "part 0");
+}
+
+#[test]
+fn a_push_that_does_not_fit_is_refused_before_it_begins() {
+    let guest = Guest::new();
+    let artifact = pushed("hello world");
+    let full = guest.run_with(&receive_artifact(&artifact, 0, 1 << 60), "hello");
+    assert_eq!(full.status.code(), Some(73), "{}", said(&full));
+    assert_eq!(guest.read(&format!("{}.part", artifact.pushed_path())), None);
+}
+
+#[test]
+fn a_unit_tells_its_state_its_result_and_its_last_lines() {
+    let guest = Guest::new();
+    let show =
+        "printf 'ActiveState=failed\\nSubState=failed\\nResult=exit-code\\nNRestarts=3\\nMainPID=0\\nUnitFileState=enabled\\n'";
+    guest.tool("systemctl", show);
+    guest.tool("journalctl", "printf 'one\\nlast words\\n'");
+    let result = r#"{"input":"i","boot":"boot-1","rc":69,"text":"no way"}"#;
+    guest.write("/var/lib/mainstay/fetch.json", &format!("{result}\n"));
+    guest.write("/var/lib/mainstay/refused", "1700000000 no intent\n");
+    let output = guest.run(&unit_status("mainstay-fetch.service", Some(Work::Fetch)));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let report = UnitReport::parse(&text).expect(&text);
+    assert_eq!(report.boot_id, "boot-1");
+    assert_eq!(
+        (report.unit.active.as_str(), report.unit.restarts, report.unit.pid.as_str()),
+        ("failed", 3, "0")
+    );
+    assert_eq!(
+        report.result.map(|result| (result.rc, result.text)),
+        Some((69, "no way".to_owned()))
+    );
+    assert_eq!(report.refused.as_deref(), Some("1700000000 no intent"));
+    assert_eq!(report.log, ["one", "last words"]);
+    // An answer that broke off says nothing.
+    assert!(UnitReport::parse(&text[..text.len() - 1]).is_err());
+}
+
+#[test]
+fn a_pending_restart_is_remembered_until_the_restart() {
+    let guest = Guest::new();
+    assert!(guest.run(&note_pending_restart()).status.success());
+    assert_eq!(guest.read(RESTART_PENDING).as_deref(), Some(""));
+    assert!(guest.run(&restart_unit(Distro::K3s, Role::Server)).status.success());
+    assert_eq!(guest.read(RESTART_PENDING), None);
 }

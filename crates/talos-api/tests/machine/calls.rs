@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay_net::{Fault, Secret};
+use mainstay_net::{DialFault, Secret};
 use talos_api::{Applied, Bootstrapped, Class, Effect, Error, Health, Mode, Next, Node, Outcome, ServiceState, Wipe};
 use talos_proto::machine::{self as wire, FileInfo};
 use tokio::time::Instant;
@@ -31,7 +31,7 @@ fn a_configured_machine_tells_its_release() {
 }
 
 #[test]
-fn where_nobody_listens_nothing_was_sent() {
+fn where_no_machine_listens_nothing_was_sent() {
     run(|world| async move {
         let authority = Authority::new("cluster");
         let machine = world.machine(HOST);
@@ -44,7 +44,7 @@ fn where_nobody_listens_nothing_was_sent() {
             .await
             .unwrap_err();
         assert_eq!((error.outcome(), error.next()), (Outcome::NotSent, Next::Retry));
-        assert!(matches!(error.dial().unwrap().fault(), Fault::Refused));
+        assert!(matches!(error.dial().unwrap().fault(), DialFault::Refused));
         assert_eq!(error.to_string(), "Bootstrap of 10.0.0.11:50000 was not sent");
     });
 }

@@ -10,7 +10,7 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
-use mainstay_net::{Network, ServeOptions, Trust, serve};
+use mainstay_net::{Binder, ServeOptions, Trust, serve};
 use semver::Version;
 use talos_api::factory::{Factory, FactoryError, Image};
 use tokio::time::{Instant, sleep};

@@ -1,6 +1,6 @@
 //! Who is at the other end: proofs in both directions, and what is told to whom.
 
-use mainstay_net::{Fault, Secret};
+use mainstay_net::{DialFault, Secret};
 use talos_api::{Applied, Class, Effect, Error, Maintenance, Next, Outcome, Presence, presence};
 use talos_proto::machine as wire;
 use tonic::Code;
@@ -114,7 +114,10 @@ fn a_machine_that_takes_the_address_after_the_proof_gets_nothing() {
 
         let error = proven.apply(&config()).await.err().unwrap();
         assert_eq!(error.outcome(), Outcome::NotSent, "{error:?}");
-        assert!(matches!(error.dial().unwrap().fault(), Fault::WrongPin { .. }), "{error:?}");
+        assert!(
+            matches!(error.dial().unwrap().fault(), DialFault::WrongPin { .. }),
+            "{error:?}"
+        );
         assert!(!was_sent_a_config(&other));
     });
 }
@@ -141,7 +144,10 @@ fn another_machine_of_our_own_cluster_on_the_address_is_not_believed() {
             .await;
         let access = authority.access(&world.env);
         let error = access.node(&target(&machine)).unwrap().bootstrap().await.unwrap_err();
-        assert!(matches!(error.dial().unwrap().fault(), Fault::WrongName { .. }), "{error:?}");
+        assert!(
+            matches!(error.dial().unwrap().fault(), DialFault::WrongName { .. }),
+            "{error:?}"
+        );
         access
             .node_known_as(&target(&machine), "10.0.0.12")
             .unwrap()

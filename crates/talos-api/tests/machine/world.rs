@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use mainstay_net::{Entropy, Env, Identity, Network, Secret, ServeOptions, SimNet, Target, Wall, serve, server_config, simulate};
+use mainstay_net::{Binder, Entropy, Env, Identity, Secret, ServeOptions, SimNet, Target, Wall, serve, server_config, simulate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, PKCS_ED25519};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -120,7 +120,7 @@ impl World {
         machine
     }
 
-    /// A machine in maintenance mode: signed by nobody, asking for no certificate.
+    /// A machine in maintenance mode: self-signed, asking for no certificate.
     pub async fn unconfigured(&self, host: &str) -> Machine {
         let machine = self.machine(host);
         let boot = Authority::new("maintenance");

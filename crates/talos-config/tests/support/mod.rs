@@ -1,5 +1,4 @@
 //! Vectors made by the real talosctl and its libraries. Long values of the test bundle are written as `${os.crt}` in them.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -11,6 +11,7 @@ use super::cluster::Cluster;
 use super::config::Config;
 use super::{Distro, node, supervisor, vip};
 use crate::cloud::host::Host;
+use crate::kube::control;
 use crate::kube::kinds;
 use crate::kube::store::Key;
 use crate::talos::{Site, etcd, objects};
@@ -22,6 +23,7 @@ pub(super) fn watch_over(site: &Arc<Site>, cluster: &Arc<Cluster>) {
     if std::mem::replace(&mut cluster.lock().is_watched, true) {
         return;
     }
+    start_controllers(site, cluster);
     let (site, cluster): (Weak<Site>, Weak<Cluster>) = (Arc::downgrade(site), Arc::downgrade(cluster));
     etcd::spawn(async move {
         let mut round: u64 = 0;
@@ -40,6 +42,17 @@ pub(super) fn watch_over(site: &Arc<Site>, cluster: &Arc<Cluster>) {
             round += 1;
         }
     });
+}
+
+/// Jobs, Deployments, charts and the pods of all kubelets.
+fn start_controllers(site: &Arc<Site>, cluster: &Arc<Cluster>) {
+    let (around, served, pods) = (Arc::downgrade(site), Arc::downgrade(cluster), Arc::downgrade(cluster));
+    let hooks = control::Hooks {
+        is_served: Box::new(move || Some(active_member(&*around.upgrade()?, &served.upgrade()?).is_some())),
+        is_alive: Box::new(move |name| pods.upgrade().is_some_and(|cluster| node::is_alive(&cluster, name))),
+        is_rancher: true,
+    };
+    control::start(cluster.store(), hooks, Arc::clone(&site.charts), site.pace, site.wall);
 }
 
 /// A member whose server runs controllers: its API serves, and it sees a leader.

@@ -225,6 +225,12 @@ fn label_server(host: &Host, distro: Distro, cluster: &Cluster, data: &EtcdData,
     });
 }
 
+/// Whether the kubelet of a node runs.
+pub(super) fn is_alive(cluster: &Cluster, name: &str) -> bool {
+    let host = cluster.lock().kubelets.get(name).and_then(|kubelet| kubelet.host.upgrade());
+    host.is_some_and(|host| !host.is_ending() && host.runtime.kubelet().is_some_and(|(_, node)| node == name))
+}
+
 /// Notes who reports, and judges who has been silent for too long.
 pub(super) fn look(site: &Site, cluster: &Arc<Cluster>) {
     let servers: Vec<IpAddr> = site

@@ -58,6 +58,9 @@ impl Shell {
 
     async fn pieces(&mut self, word: &Word) -> Expanded<Vec<Piece>> {
         let mut pieces = Vec::new();
+        if self.positional.is_empty() && is_all_arguments(word) {
+            return Ok(pieces);
+        }
         for (index, part) in word.iter().enumerate() {
             match part {
                 Part::Text(text) => self.literal(text, index == 0, &mut pieces),
@@ -78,6 +81,7 @@ impl Shell {
                     let mut inner = self.fork();
                     inner.process.outputs.insert(1, output);
                     self.status = inner.run_to_status(script).await;
+                    self.substituted = Some(self.status);
                     let bytes = std::mem::take(&mut *buffer.lock().expect("plain data"));
                     let text = String::from_utf8_lossy(&bytes);
                     push(&mut pieces, text.trim_end_matches('\n'), *quoted);
@@ -233,6 +237,13 @@ impl Shell {
         let fits = |name: &String| (hidden || !name.starts_with('.')) && pattern::matches(part, name);
         names.iter().filter(|name| fits(name)).map(|name| join(name)).collect()
     }
+}
+
+/// `"$@"` and nothing beside it: without arguments it is no field at all, although quotes are there.
+fn is_all_arguments(word: &Word) -> bool {
+    let is_parameter = |part: &Part| matches!(part, Part::Parameter { name, op: Op::Plain, quoted: true } if name == "@");
+    let is_empty = |part: &Part| matches!(part, Part::Quoted(text) if text.is_empty());
+    word.iter().any(is_parameter) && word.iter().all(|part| is_parameter(part) || is_empty(part))
 }
 
 fn push(pieces: &mut Vec<Piece>, text: &str, quoted: bool) {

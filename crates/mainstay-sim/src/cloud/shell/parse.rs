@@ -385,7 +385,9 @@ impl Parser {
                 Some('(') => return Err(self.unexpected()),
                 Some(_) => {}
             }
-            match self.assignment().filter(|_| words.is_empty()) {
+            // After the command's name, `a=b` is an argument.
+            let assigned = if words.is_empty() { self.assignment() } else { None };
+            match assigned {
                 Some(name) => {
                     let ends = self.peek().is_none_or(|c| SPECIAL.contains(c));
                     let value = if ends { Vec::new() } else { self.word()? };

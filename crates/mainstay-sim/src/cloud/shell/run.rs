@@ -40,6 +40,8 @@ pub(crate) struct Shell {
     pub(super) name: String,
     pub(super) options: Options,
     pub(super) status: i32,
+    /// How the last command substitution of the current command ended.
+    pub(super) substituted: Option<i32>,
     pub(super) on_exit: Option<String>,
     /// Inside a condition, where a failure ends nothing.
     tested: u32,
@@ -83,6 +85,7 @@ impl Shell {
             name,
             options: Options::default(),
             status: 0,
+            substituted: None,
             on_exit: None,
             tested: 0,
             hidden: Vec::new(),
@@ -102,6 +105,7 @@ impl Shell {
             name: self.name.clone(),
             options: self.options,
             status: self.status,
+            substituted: None,
             on_exit: None,
             tested: self.tested,
             hidden: Vec::new(),
@@ -341,7 +345,8 @@ impl Shell {
     }
 
     async fn simple(&mut self, assigns: &[(String, parse::Word)], words: &[parse::Word], redirects: &[Redirect]) -> Flow {
-        self.status = 0;
+        // `$?` in the words is still that of the command before.
+        self.substituted = None;
         let fields = match self.fields(words).await {
             Ok(fields) => fields,
             Err(flow) => return flow,
@@ -353,7 +358,7 @@ impl Shell {
                 Err(flow) => return flow,
             }
         }
-        let substituted = self.status;
+        let substituted = self.substituted.take().unwrap_or(0);
         let kept = (self.process.stdin.clone(), self.process.outputs.clone());
         if let Err(flow) = self.redirect(redirects).await {
             (self.process.stdin, self.process.outputs) = kept;

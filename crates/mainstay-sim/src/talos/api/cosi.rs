@@ -36,7 +36,7 @@ fn readable(roles: Option<&Roles>, namespace: &str, name: &str) -> Result<&'stat
     Ok(kind)
 }
 
-/// What discovery knows is looked up when somebody asks.
+/// What discovery knows is looked up when a client asks.
 fn bring_up_to_date(node: &Node, kind: &Kind) {
     if std::ptr::eq(kind, &resources::MEMBER) {
         boot::show_members(node);

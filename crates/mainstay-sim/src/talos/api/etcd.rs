@@ -90,7 +90,7 @@ impl Api {
         };
         let size = i64::try_from(cluster.store.dump().to_string().len()).unwrap_or(0);
         let member_status = machine::EtcdMemberStatus {
-            storage_version: "3.6.0".to_owned(),
+            storage_version: self.storage_version(),
             member_id: member,
             protocol_version: self.etcd_version(),
             db_size: size + 24_576,
@@ -115,6 +115,14 @@ impl Api {
         let image = self.0.config().map(|config| config.etcd_image()).unwrap_or_default();
         let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
         tag.trim_start_matches('v').to_owned()
+    }
+
+    /// `3.6.0`: data of this minor can be read by any patch of it.
+    fn storage_version(&self) -> String {
+        let version = self.etcd_version();
+        version
+            .rsplit_once('.')
+            .map_or(String::new(), |(minor, _)| format!("{minor}.0"))
     }
 
     /// Only one minor version back may be asked for.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::StreamExt;
 use pve_sim::guest::Content;
 use talos_proto::machine;
 use talos_proto::machine::lifecycle_service_install_progress::Response as Progress;
@@ -9,18 +10,34 @@ use tonic::{Request, Status};
 
 use super::images::check_instance;
 use super::machine::actor;
-use super::{Answer, Api, Stream, stream};
+use super::{Answer, Api, Stream};
 use crate::factory::TalosImage;
 use crate::talos::boot;
-use crate::talos::disk::Installed;
-use crate::talos::node::{Ending, Sequence};
+use crate::talos::disk::{ImageStore, Installed};
+use crate::talos::node::{Ending, Node, Sequence};
 use crate::talos::sequence::{self, Order};
 
-const INSTALLER: [&str; 3] = [
-    "running Talos installer",
-    "validating and installing to disk",
-    "installation complete",
-];
+/// One at a time, until it ends or its caller hangs up.
+struct Turn(Arc<Node>);
+
+impl Turn {
+    fn take(node: &Arc<Node>) -> Result<Self, Status> {
+        let mut state = node.lock();
+        if std::mem::replace(&mut state.installing, true) {
+            return Err(Status::failed_precondition(
+                "another installation/upgrade is already in progress",
+            ));
+        }
+        drop(state);
+        Ok(Self(Arc::clone(node)))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.lock().installing = false;
+    }
+}
 
 fn image_name(source: Option<machine::InstallArtifactsSource>) -> Result<String, Status> {
     let name = source.unwrap_or_default().image_name;
@@ -30,12 +47,51 @@ fn image_name(source: Option<machine::InstallArtifactsSource>) -> Result<String,
     Ok(name)
 }
 
-fn steps() -> impl Iterator<Item = machine::LifecycleServiceInstallProgress> {
-    let told = INSTALLER.into_iter().map(|line| Progress::Message(format!("{line}\n")));
-    told.chain([Progress::ExitCode(0)])
-        .map(|response| machine::LifecycleServiceInstallProgress {
-            response: Some(response),
-        })
+fn says(response: Progress) -> Result<machine::LifecycleServiceInstallProgress, Status> {
+    Ok(machine::LifecycleServiceInstallProgress {
+        response: Some(response),
+    })
+}
+
+fn line(text: &str) -> Result<machine::LifecycleServiceInstallProgress, Status> {
+    says(Progress::Message(format!("{text}\n")))
+}
+
+/// What an installer tells, and in the end its exit code. `write` is what it does to the disk, once its checks have passed.
+fn installer(
+    turn: Turn,
+    image: TalosImage,
+    write: impl FnOnce(TalosImage) + Send + 'static,
+) -> impl futures::Stream<Item = Result<machine::LifecycleServiceInstallProgress, Status>> {
+    let begins = futures::stream::iter([line("running Talos installer"), line("running pre-flight checks")]);
+    let ends = futures::stream::once(async move {
+        let node = &turn.0;
+        if let Err(why) = fits(node, &image) {
+            return futures::stream::iter(vec![line(&why), says(Progress::ExitCode(1))]);
+        }
+        node.pass(node.site.timing.install).await;
+        if node.faults().installer_fails {
+            return futures::stream::iter(vec![line("failed to write the boot entry"), says(Progress::ExitCode(1))]);
+        }
+        write(image);
+        futures::stream::iter(vec![line("installation complete"), says(Progress::ExitCode(0))])
+    });
+    begins.chain(ends.flatten())
+}
+
+/// The installer's own look at the machine: from how far back it upgrades, and whether it knows the Kubernetes of the config.
+fn fits(node: &Node, image: &TalosImage) -> Result<(), String> {
+    let (host, target) = (&node.image.version, &image.version);
+    if host.minor + 2 < target.minor {
+        return Err(format!("host version {host} is too old to upgrade to Talos {target}"));
+    }
+    if host.minor >= target.minor + 2 {
+        return Err(format!("host version {host} is too new to downgrade to Talos {target}"));
+    }
+    let fault = node
+        .config()
+        .and_then(|config| crate::talos::config::kubernetes_fault(config.kubelet_image(), target));
+    fault.map_or(Ok(()), |fault| Err(format!("pre-flight checks failed: {fault}")))
 }
 
 #[tonic::async_trait]
@@ -46,7 +102,8 @@ impl machine::lifecycle_service_server::LifecycleService for Api {
         request: Request<machine::LifecycleServiceInstallRequest>,
     ) -> Answer<Stream<machine::LifecycleServiceInstallResponse>> {
         let request = request.into_inner();
-        check_instance(request.containerd.as_ref())?;
+        let turn = Turn::take(&self.0)?;
+        let store = check_instance(request.containerd.as_ref())?;
         let name = image_name(request.source)?;
         let path = request.destination.unwrap_or_default().disk;
         if path.is_empty() {
@@ -57,13 +114,14 @@ impl machine::lifecycle_service_server::LifecycleService for Api {
         }
         let target =
             boot::disk_at(&self.0, &path).ok_or_else(|| Status::invalid_argument(format!("invalid disk path: {path}")))?;
-        let image = self.installer(&name, "installation")?;
-        self.0.pass(self.0.site.timing.install).await;
-        target.write(Content::Written(Arc::new(Installed::new(image))));
-        let told = steps().map(|progress| machine::LifecycleServiceInstallResponse {
-            progress: Some(progress),
+        let image = self.installer(store, &name, "installation")?;
+        let write = move |image| target.write(Content::Written(Arc::new(Installed::new(image))));
+        let told = installer(turn, image, write).map(|progress| {
+            Ok(machine::LifecycleServiceInstallResponse {
+                progress: Some(progress?),
+            })
         });
-        Ok(stream(told.collect()))
+        Ok(tonic::Response::new(Box::pin(told)))
     }
 
     /// Writes the other system beside the running one, and nothing more: no check, no drain, no reboot.
@@ -72,25 +130,27 @@ impl machine::lifecycle_service_server::LifecycleService for Api {
         request: Request<machine::LifecycleServiceUpgradeRequest>,
     ) -> Answer<Stream<machine::LifecycleServiceUpgradeResponse>> {
         let request = request.into_inner();
-        check_instance(request.containerd.as_ref())?;
+        let turn = Turn::take(&self.0)?;
+        let store = check_instance(request.containerd.as_ref())?;
         let name = image_name(request.source)?;
         if !self.0.from_disk {
             return Err(Status::failed_precondition("machine is not installed"));
         }
-        let image = self.installer(&name, "upgrade")?;
-        self.0.pass(self.0.site.timing.install).await;
-        self.0.disk.upgrade(image);
-        let told = steps().map(|progress| machine::LifecycleServiceUpgradeResponse {
-            progress: Some(progress),
+        let image = self.installer(store, &name, "upgrade")?;
+        let disk = self.0.disk.clone();
+        let told = installer(turn, image, move |image| disk.upgrade(image)).map(|progress| {
+            Ok(machine::LifecycleServiceUpgradeResponse {
+                progress: Some(progress?),
+            })
         });
-        Ok(stream(told.collect()))
+        Ok(tonic::Response::new(Box::pin(told)))
     }
 }
 
 impl Api {
     /// The system of an installer that was pulled before.
-    fn installer(&self, name: &str, what: &str) -> Result<TalosImage, Status> {
-        if !self.0.lock().images.contains(name) {
+    fn installer(&self, store: ImageStore, name: &str, what: &str) -> Result<TalosImage, Status> {
+        if !self.0.has_image(store, name) {
             return Err(Status::internal(format!(
                 "{what} failed: installer image \"{name}\" not found in containerd store"
             )));
@@ -105,9 +165,11 @@ impl Api {
         if !node.from_disk {
             return Err(Status::failed_precondition("Talos is not installed"));
         }
-        node.pass(node.site.timing.image_pull).await;
         let name = &request.image;
-        let image = node.image.from_installer(name).filter(|_| !node.faults().image_not_found);
+        let image = node.image.from_installer(name).filter(|_| node.is_published(name));
+        if image.is_some() {
+            node.pass(node.pull_time(name)).await;
+        }
         let image = image.ok_or_else(|| {
             Status::unknown(format!(
                 "error validating installer image \"{name}\": failed to resolve reference \"{name}\": not found"
@@ -118,11 +180,20 @@ impl Api {
                 .map_err(|why| Status::unknown(format!("error validating etcd for upgrade: {why}")))?;
         }
         let actor_id = actor(node);
+        let ending = match request.reboot_mode() {
+            machine::upgrade_request::RebootMode::Default => Ending::Reboot,
+            machine::upgrade_request::RebootMode::Powercycle => Ending::PowerCycle,
+        };
         let order = Order {
-            sequence: Sequence::Upgrade,
-            graceful: true,
+            sequence: if request.stage {
+                Sequence::StageUpgrade
+            } else {
+                Sequence::Upgrade
+            },
+            // A staged upgrade only reboots: nothing is drained.
+            graceful: !request.stage,
             upgrade: Some(image),
-            ..Order::reboot(actor_id.clone(), Ending::Reboot)
+            ..Order::reboot(actor_id.clone(), ending)
         };
         sequence::begin(node, order);
         Ok(tonic::Response::new(machine::UpgradeResponse {
@@ -154,10 +225,15 @@ impl Api {
 
     /// The system before the last upgrade becomes the one that boots, and does at once.
     pub(super) fn roll_back(&self) -> Answer<machine::RollbackResponse> {
-        let previous = self.0.disk.read().and_then(|installed| installed.previous);
-        let previous = previous.ok_or_else(|| Status::unknown("rollback is not possible: no previous installation found"))?;
-        self.0.disk.upgrade(previous);
-        sequence::begin(&self.0, Order::reboot(actor(&self.0), Ending::Reboot));
+        if !self.0.disk.revert() {
+            return Err(Status::unknown("previous UKI not found"));
+        }
+        // It takes over whatever runs, and its events name no actor.
+        let order = Order {
+            force: true,
+            ..Order::reboot(String::new(), Ending::Reboot)
+        };
+        sequence::begin(&self.0, order);
         Ok(tonic::Response::new(machine::RollbackResponse {
             messages: vec![machine::Rollback { metadata: None }],
         }))

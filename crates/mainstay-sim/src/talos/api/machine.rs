@@ -487,6 +487,14 @@ impl machine::machine_service_server::MachineService for Api {
         self.roll_back()
     }
 
+    async fn image_list(&self, request: Request<machine::ImageListRequest>) -> Answer<Stream<machine::ImageListResponse>> {
+        self.image_list_before_1_13(request.into_inner()).await
+    }
+
+    async fn image_pull(&self, request: Request<machine::ImagePullRequest>) -> Answer<machine::ImagePullResponse> {
+        self.image_pull_before_1_13(request.into_inner()).await
+    }
+
     async fn upgrade(&self, request: Request<machine::UpgradeRequest>) -> Answer<machine::UpgradeResponse> {
         self.legacy_upgrade(request.into_inner()).await
     }

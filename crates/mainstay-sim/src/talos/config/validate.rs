@@ -229,7 +229,8 @@ impl Classic<'_> {
     }
 }
 
-fn image_fault(image: &str, talos: &semver::Version) -> Option<String> {
+/// Why this Talos does not take the Kubernetes that an image names.
+pub(crate) fn image_fault(image: &str, talos: &semver::Version) -> Option<String> {
     let tag = image
         .split('@')
         .next()

@@ -1,9 +1,11 @@
 //! The secrets of a new cluster: created in memory for the plan, and written after its approval, before the first change.
 
-use mainstay_engine::{SecretsFile, derive};
+use mainstay_engine::SecretsFile;
+use mainstay_plan::{ClusterSecrets, derive};
+use mainstay_spec::DistroSpec;
 use sops_file::{Identity, Rule};
+use talos_config::ServiceAccountKey;
 use talos_config::versions::Contract;
-use talos_config::{Secrets, ServiceAccountKey};
 
 use crate::error::CommandError;
 use crate::output::Output;
@@ -19,7 +21,7 @@ pub struct PendingSecrets {
 }
 
 /// The secrets in the file, else new ones. Never new ones for a cluster that exists.
-pub async fn open_or_make(session: &Session, output: Output) -> Result<(Secrets, Option<PendingSecrets>), CommandError> {
+pub async fn open_or_make(session: &Session, output: Output) -> Result<(ClusterSecrets, Option<PendingSecrets>), CommandError> {
     let file = session.secrets_file()?;
     if let Some(secrets) = file.load()? {
         return Ok((secrets, None));
@@ -39,18 +41,32 @@ pub async fn open_or_make(session: &Session, output: Output) -> Result<(Secrets,
     Ok((secrets, Some(unwritten)))
 }
 
-async fn make(session: &Session) -> Result<Secrets, CommandError> {
+async fn make(session: &Session) -> Result<ClusterSecrets, CommandError> {
+    if let DistroSpec::Rancher(rancher) = &session.spec().distro {
+        return make_rancher(session, rancher.distro).await;
+    }
     let entropy = session.env.entropy.fork("service account key");
     let key = tokio::task::spawn_blocking(move || ServiceAccountKey::rsa4096(&mut entropy.rng())).await;
     let key = key.map_err(|error| CommandError::new("cannot create the service account key").caused_by(error))?;
     let key = key.map_err(|error| CommandError::new("cannot create the service account key").caused_by(error))?;
     let versions = derive::versions(session.spec(), None, None)?;
-    Ok(SecretsFile::make(&session.env, Contract::of(&versions.talos), key)?)
+    Ok(SecretsFile::make(&session.env, Contract::of(&versions.release), key)?)
+}
+
+async fn make_rancher(session: &Session, distro: rancher_config::Distro) -> Result<ClusterSecrets, CommandError> {
+    let failed = "cannot create the cluster's secrets";
+    let entropy = session.env.entropy.fork("service account key");
+    let key = tokio::task::spawn_blocking(move || rancher_config::ServiceKey::rsa(&mut entropy.rng())).await;
+    let key = key.map_err(|error| CommandError::new(failed).caused_by(error))?;
+    let key = key.map_err(|error| CommandError::new(failed).caused_by(error))?;
+    let mut rng = session.env.entropy.fork("secrets").rng();
+    ClusterSecrets::generate_rancher(distro, &mut rng, session.env.wall.now(), key)
+        .map_err(|error| CommandError::new(failed).caused_by(error))
 }
 
 impl PendingSecrets {
     /// Writes the age key first: without it the secrets file could never be decrypted.
-    pub fn write(&self, secrets: &Secrets, session: &Session, output: Output) -> Result<(), CommandError> {
+    pub fn write(&self, secrets: &ClusterSecrets, session: &Session, output: Output) -> Result<(), CommandError> {
         if let Some(identity) = &self.identity {
             write_identity(identity, session, output)?;
         }

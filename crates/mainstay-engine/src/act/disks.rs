@@ -1,0 +1,212 @@
+//! Disks: create the disks of a claimed VM, grow a disk, delete a volume that no VM uses.
+
+use std::time::Duration;
+
+use mainstay_plan::{Fill, StorageAt, VmRef};
+use mainstay_spec::Gib;
+use pve_api::{DiskSize, Drive, Slot, Upid, VmConfig, Vmid, Volid, cluster, qemu, storage, task};
+use tokio::time::Instant;
+
+use super::location::VmLocation;
+use super::tasks::{await_running_tasks, follow_copy, follow_task, journal_begin, journal_task, running_tasks, send_once};
+use super::vm::{record_volumes, stop};
+use crate::clients::Clients;
+use crate::event::StepProgress;
+use crate::failure::{Failure, FailureKind};
+use crate::guest::StepContext;
+use crate::journal::JournalEntry;
+use crate::observe::{LOG_LINES, all_uses, made_in};
+use crate::pve_config::{missing_drives, parse_name, slot};
+
+/// How long after the start of this run a request of an earlier, killed run may still be executed. A host drops a forwarded request after
+/// 30 seconds. Proxmox VE has no limit for a request on its own host, so this value is an estimate with a margin, not a proof.
+const INFLIGHT_WINDOW: Duration = Duration::from_secs(50);
+
+/// The type of task that deletes a volume. Several may run for one VM.
+const VOLUME_DELETE_TASK: &str = "imgdel";
+
+/// Creates all disks of a claimed VM with one request. The request is not idempotent: a second one would allocate a second set of disks.
+/// So the running tasks of the VM are awaited first, and only missing disks are requested.
+pub(super) async fn fill(site: &Clients, ctx: StepContext<'_>, fill: &Fill) -> Result<(), Failure> {
+    let voice = ctx.progress;
+    await_inflight_deletes(site, voice, &fill.vm).await;
+    // Only a request of an earlier run or attempt may be at work on the VM.
+    let is_fresh = take_fresh(site, &fill.vm);
+    if !is_fresh {
+        await_running_tasks(site, voice, &VmLocation::planned(&fill.vm)?).await?;
+    }
+    let (location, config) = VmLocation::config(site, &fill.vm).await?;
+    let set = missing_drives(fill, &config)?;
+    if set == VmConfig::default() {
+        return record_volumes(site, &fill.vm).await;
+    }
+    let system = fill.system.as_ref().map(|disk| slot(&disk.slot)).transpose()?;
+    let makes_system = system.is_some_and(|slot| set.drives.contains_key(&slot));
+    journal_begin(site, "machine.fill", &fill.vm.to_string());
+    let change = qemu::Change {
+        set,
+        digest: config.digest,
+        ..qemu::Change::default()
+    };
+    let call = qemu::change(&location.host, location.vmid, &change);
+    let sent = send_once(site, voice, &location, call).await?;
+    let answered = Instant::now();
+    let mut copied_at = None;
+    if let Some(upid) = sent {
+        journal_task(site, "machine.fill", &fill.vm.to_string(), &upid);
+        let storage = fill.system.as_ref().map(|disk| parse_name(&disk.storage)).transpose()?;
+        let ended = follow_copy(site, voice, &upid, storage.as_ref()).await;
+        if ended.is_err() {
+            journal_created_volumes(site, location.vmid, &upid).await;
+        }
+        copied_at = ended?;
+    }
+    // A VM that was started without a disk never finds the disk. Proxmox VE holds the VM's lock during the copy, so only a start before the
+    // copy does harm.
+    let then = copied_at.unwrap_or(answered);
+    if makes_system && started_before(site, &location, then).await? {
+        stop(site, ctx, &fill.vm, None).await?;
+    }
+    record_volumes(site, &fill.vm).await?;
+    if is_fresh {
+        site.fresh.lock().expect("plain data").insert(fill.vm.vmid);
+    }
+    Ok(())
+}
+
+/// Whether this run claimed the VM and no step of it failed since. Until the caller has succeeded it does not count as such.
+fn take_fresh(site: &Clients, vm: &VmRef) -> bool {
+    site.fresh.lock().expect("plain data").remove(&vm.vmid)
+}
+
+/// Records the volumes that a failed task allocated. No config references them, only the task's log names them.
+async fn journal_created_volumes(site: &Clients, vmid: Vmid, upid: &Upid) {
+    let Ok(page) = site.pve.call(task::log(upid, 0, LOG_LINES)).await else {
+        return;
+    };
+    let volumes: Vec<String> = page.items.iter().filter_map(|line| made_in(&line.t)).collect();
+    if !volumes.is_empty() {
+        site.journal.write(&JournalEntry::Made {
+            vmid: vmid.get(),
+            volumes,
+        });
+    }
+}
+
+/// Whether the VM runs since before a point in time.
+async fn started_before(site: &Clients, location: &VmLocation, then: Instant) -> Result<bool, Failure> {
+    let status = site.pve.call(qemu::status(&location.host, location.vmid)).await?;
+    // Proxmox VE reports whole seconds.
+    let up = Duration::from_secs(status.uptime + 1);
+    Ok(status.status == cluster::RunState::Running && up >= then.elapsed())
+}
+
+/// This run deleted a leftover volume of the VM. A killed run may have sent a delete request for the same volume, which is still in flight.
+/// It must not arrive after a new disk got the same name, so wait until it cannot be executed any more.
+async fn await_inflight_deletes(site: &Clients, voice: &StepProgress, vm: &VmRef) {
+    let until = site.began + INFLIGHT_WINDOW;
+    if site.freed.lock().expect("plain data").contains(&vm.vmid) && Instant::now() < until {
+        voice.wait(
+            "waiting: a delete request of a killed run may still be in flight",
+            INFLIGHT_WINDOW,
+        );
+        tokio::time::sleep_until(until).await;
+    }
+}
+
+/// Grows a disk to an absolute size, unless it is that large already.
+pub(super) async fn grow(site: &Clients, voice: &StepProgress, vm: &VmRef, slot_name: &str, to: Gib) -> Result<(), Failure> {
+    let is_fresh = take_fresh(site, vm);
+    let (location, config) = VmLocation::config(site, vm).await?;
+    let slot = slot(slot_name)?;
+    let drive = config
+        .drives
+        .get(&slot)
+        .ok_or_else(|| Failure::stale_plan(format!("{vm} has no disk {slot_name}")))?;
+    let wanted = DiskSize::from_gib(to.0);
+    if drive.size.is_some_and(|size| size >= wanted) {
+        return Ok(());
+    }
+    journal_begin(site, "machine.grow", &vm.to_string());
+    let call = qemu::resize(&location.host, location.vmid, slot, wanted, config.digest);
+    if let Some(upid) = send_once(site, voice, &location, call).await? {
+        follow_task(site, "machine.grow", &vm.to_string(), &upid).await?;
+    }
+    // Only an earlier attempt, of this run or another, may have left a size that a resize does not correct.
+    if is_fresh {
+        return Ok(());
+    }
+    let (location, config) = VmLocation::config(site, vm).await?;
+    match config.drives.get(&slot) {
+        Some(drive) if drive.size.is_none_or(|size| size < wanted) => measure(site, &location, &config, slot, drive).await,
+        _ => Ok(()),
+    }
+}
+
+/// Makes Proxmox VE measure a disk again. A resize that was interrupted after the volume grew leaves the old size in the config, and another
+/// resize does not correct it. Proxmox VE measures a disk whose config is sent without a size.
+async fn measure(site: &Clients, location: &VmLocation, config: &VmConfig, slot: Slot, drive: &Drive) -> Result<(), Failure> {
+    let mut change = qemu::Change {
+        digest: config.digest,
+        ..qemu::Change::default()
+    };
+    let unsized_drive = Drive {
+        size: None,
+        ..drive.clone()
+    };
+    change.set.drives.insert(slot, unsized_drive);
+    site.pve.call(qemu::set(&location.host, location.vmid, &change)).await?;
+    Ok(())
+}
+
+/// Deletes a volume that no VM references and no task is creating. Proxmox VE reuses a volume name as soon as it is free.
+pub(super) async fn delete_volume(site: &Clients, voice: &StepProgress, at: &StorageAt, volume: &str) -> Result<(), Failure> {
+    let (host, volid): (pve_api::Host, Volid) = (parse_name(&at.host)?, parse_name(volume)?);
+    let owner = volid.owner();
+    let vmid = owner.ok_or_else(|| Failure::new(FailureKind::Bug, format!("{volid} is not a disk of a VM")))?;
+    check_unused(site, &volid, vmid).await?;
+    site.freed.lock().expect("plain data").insert(vmid.get());
+    let call = storage::delete(&host, &volid);
+    match send_once(site, voice, &VmLocation { host, vmid }, call).await {
+        Ok(Some(upid)) => follow_task(site, "volume.delete", volume, &upid).await,
+        Ok(None) => Ok(()),
+        Err(error) if error.is_missing() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Checks that no VM references the volume and that no task works on the VM with its VMID. A config that cannot be read may reference the
+/// volume, so it is an error.
+async fn check_unused(site: &Clients, volid: &Volid, owner: Vmid) -> Result<(), Failure> {
+    let resources = site.pve.call(cluster::resources(Some(cluster::ResourceKind::Vm))).await?;
+    let guests: Vec<cluster::Guest> = resources
+        .into_iter()
+        .filter_map(|resource| match resource {
+            cluster::Resource::Guest(guest) => Some(guest),
+            _ => None,
+        })
+        .collect();
+    let tasks = match guests.iter().find(|guest| guest.vmid == owner) {
+        Some(guest) => {
+            running_tasks(
+                site,
+                &VmLocation {
+                    host: guest.host.clone(),
+                    vmid: owner,
+                },
+            )
+            .await?
+        }
+        None => Vec::new(),
+    };
+    if all_uses(&site.pve, &guests).await?.contains(&volid.to_string()) {
+        return Err(Failure::stale_plan(format!("a VM references {volid} now")));
+    }
+    match tasks.iter().find(|task| task.kind() != VOLUME_DELETE_TASK) {
+        Some(task) => Err(Failure::stale_plan(format!(
+            "a {} task is working on VM {owner}",
+            task.kind()
+        ))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,91 @@
+//! Everything that a run talks to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+use mainstay_net::Env;
+use mainstay_plan::ClusterSecrets;
+use mainstay_spec::Spec;
+use pve_api::Client;
+use tokio::time::Instant;
+
+use crate::addresses::AddressBook;
+use crate::event::StepProgress;
+use crate::failure::Failure;
+use crate::guest::{self, GuestClients, StepContext};
+use crate::jitter::Jitter;
+use crate::journal::Journal;
+use crate::known::{FactCache, VmProof};
+use crate::kube::KubeClients;
+
+/// The clients of one run. `env.dialer` already goes through the jump host where there is one.
+pub struct Clients {
+    pub env: Env,
+    pub pve: Client,
+    pub guests: GuestClients,
+    pub kube: KubeClients,
+    pub journal: Journal,
+    /// When this run began.
+    pub began: Instant,
+    /// VMIDs of which this run destroyed a volume.
+    pub freed: Mutex<BTreeSet<u32>>,
+    /// VMIDs that this run claimed, and on which no step of it failed since: no other request can be at work there.
+    pub fresh: Mutex<BTreeSet<u32>>,
+    /// What was read of machines right before they were stopped, by VMID.
+    pub proofs: Mutex<BTreeMap<u32, VmProof>>,
+    /// When Proxmox VE last answered that it has quorum.
+    pub quorate_at: tokio::sync::Mutex<Option<Instant>>,
+    /// What the next observation need not read again.
+    pub facts: FactCache,
+    pub jitter: Jitter,
+}
+
+impl Clients {
+    /// `secrets`: `None` while there are none, so that machines cannot be asked.
+    pub fn new(
+        env: Env,
+        pve: Client,
+        spec: &Spec,
+        secrets: Option<&ClusterSecrets>,
+        journal: Journal,
+        web_ca: Option<String>,
+    ) -> Result<Self, Failure> {
+        let jitter = Jitter::new(&env);
+        let access = secrets.map(|secrets| guest::access(&env, secrets)).transpose()?;
+        let (guest_access, kube_access) = access.unzip();
+        Ok(Self {
+            guests: GuestClients::new(&env, spec, guest_access, web_ca)?,
+            kube: KubeClients::new(&env, kube_access),
+            env,
+            pve,
+            journal,
+            began: Instant::now(),
+            freed: Mutex::default(),
+            fresh: Mutex::default(),
+            proofs: Mutex::default(),
+            quorate_at: tokio::sync::Mutex::default(),
+            facts: FactCache::default(),
+            jitter,
+        })
+    }
+
+    /// What a step on a guest may use.
+    pub fn step<'a>(&'a self, addresses: &'a AddressBook, progress: &'a StepProgress) -> StepContext<'a> {
+        StepContext {
+            env: &self.env,
+            guests: &self.guests,
+            kube: &self.kube,
+            jitter: &self.jitter,
+            addresses,
+            progress,
+        }
+    }
+}
+
+impl std::fmt::Debug for Clients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Clients")
+            .field("journal", &self.journal)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,415 @@
+//! The steps of the plan on RKE2 and k3s guests.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use mainstay_net::Env;
+use mainstay_plan::guest::{ArtifactText, FileText, RancherConfig, RancherFiles};
+use mainstay_plan::{
+    EtcdState, Guest, GuestConfig, GuestRef, MemberRef, MemberRemoval, PinnedHostKey, QuorumCheck, RunningGuest, Seen, mint_time,
+};
+use mainstay_spec::Role;
+use rancher_config::guest::{ArtifactKind, ArtifactOrigin, GuestFile, PinnedArtifact};
+use rancher_config::{Checksum, ReleaseVersion, Secrets};
+use semver::Version;
+use uuid::Uuid;
+
+use super::clients::RancherClients;
+use super::session::OpenGuest;
+use super::supervisor::SupervisorMember;
+use super::{
+    ExpectedFacts, Founding, Join, MachineAccess, ObservedMachine, Preparation, RancherAccess, RancherGuest, RunningFacts,
+    ServerRemoval, found, join_agent, join_server, probe,
+};
+use crate::addresses::AddressBook;
+use crate::failure::{Failure, FailureKind};
+use crate::guest::{AskedGuest, GuestReport, ListedMember, StepContext, etcd};
+use crate::kube::KubeAccess;
+use crate::wait::WaitStatus;
+
+/// The administrator's certificates for supervisors and for Kubernetes, and the SSH key.
+pub fn access(env: &Env, secrets: &Secrets) -> Result<(RancherAccess, KubeAccess), Failure> {
+    let failed = |why: String| Failure::new(FailureKind::Failed, "cannot issue client certificates from the secrets").why(why);
+    let at = mint_time(env.wall.now()).map_err(|error| failed(error.to_string()))?;
+    let access = RancherAccess::new(env, secrets, at).map_err(|error| failed(error.to_string()))?;
+    let kube = KubeAccess {
+        ca: secrets.server_ca().to_owned(),
+        identity: access.kubernetes_identity(),
+    };
+    Ok((access, kube))
+}
+
+/// Waits for the first login and the proof. The key is recorded before anything secret is sent.
+pub async fn prove(
+    ctx: StepContext<'_>,
+    clients: &RancherClients,
+    guest: &GuestRef,
+    serial: Option<&str>,
+) -> Result<PinnedHostKey, Failure> {
+    let Some(serial) = serial else {
+        let what = format!(
+            "the VM of {} has no SMBIOS serial, so its guest cannot be proved",
+            guest.machine
+        );
+        return Err(Failure::refused(what).help("remove the machine from cluster.yaml, run `mainstay up`, and add it again"));
+    };
+    let recorded = ctx
+        .addresses
+        .identity(&guest.machine)
+        .filter(|known| known.serial.as_deref() == Some(serial));
+    let pin = recorded
+        .and_then(|known| known.host_key.as_ref())
+        .and_then(|key| key.parse().ok());
+    let machine = MachineAccess {
+        name: guest.machine.clone(),
+        address: ctx.addresses.address(&guest.machine)?.into(),
+        uuid: guest.uuid.to_string(),
+        serial: serial.to_owned(),
+        pin,
+        started: None,
+    };
+    let key = clients.access()?.prove(&machine, ctx.progress).await?;
+    clients.remember(MachineAccess {
+        pin: Some(key.clone()),
+        ..machine
+    });
+    Ok(PinnedHostKey {
+        serial: serial.to_owned(),
+        key: key.to_string(),
+    })
+}
+
+/// A machine whose host key is recorded: by this run, or in its mark.
+fn machine(addresses: &AddressBook, clients: &RancherClients, name: &str) -> Option<MachineAccess> {
+    clients.known(name).or_else(|| {
+        let identity = addresses.identity(name)?;
+        Some(MachineAccess {
+            name: name.to_owned(),
+            address: addresses.get(name)?.into(),
+            uuid: identity.uuid.to_string(),
+            serial: identity.serial.clone()?,
+            pin: identity.host_key.as_ref().and_then(|key| key.parse().ok()),
+            started: None,
+        })
+    })
+}
+
+async fn open(ctx: StepContext<'_>, clients: &RancherClients, name: &str) -> Result<OpenGuest, Failure> {
+    let known = machine(ctx.addresses, clients, name);
+    let known =
+        known.ok_or_else(|| Failure::stale_plan(format!("the VM of {name} was not read, so its guest cannot be proved")))?;
+    clients.access()?.open(&known, ctx.progress).await
+}
+
+fn parse(guest: &GuestRef, config: &GuestConfig) -> Result<RancherConfig, Failure> {
+    let what = || {
+        Failure::new(
+            FailureKind::Bug,
+            format!("the config of {} is not one of its distribution", guest.machine),
+        )
+    };
+    RancherConfig::parse(config).ok_or_else(what)
+}
+
+fn files(texts: &[FileText]) -> Vec<GuestFile> {
+    texts.iter().map(FileText::guest_file).collect()
+}
+
+fn expected(config: &RancherConfig) -> ExpectedFacts {
+    ExpectedFacts {
+        hostname: config.hostname.clone(),
+        address: config.address,
+        mac: config.mac.clone(),
+    }
+}
+
+fn role(config: &RancherConfig) -> rancher_config::Role {
+    if config.is_server {
+        rancher_config::Role::Server
+    } else {
+        rancher_config::Role::Agent
+    }
+}
+
+fn artifact(text: &ArtifactText) -> Result<PinnedArtifact, Failure> {
+    let bug = |why: String| Failure::new(FailureKind::Bug, "an artifact in the plan cannot be read").why(why);
+    let url = text.url.as_ref().map(|url| url.parse()).transpose();
+    Ok(PinnedArtifact {
+        kind: if text.is_program {
+            ArtifactKind::Program
+        } else {
+            ArtifactKind::Images
+        },
+        file: text.file.clone(),
+        sha256: Checksum::parse(&text.sha256).map_err(|error| bug(error.to_string()))?,
+        origin: url
+            .map_err(|error: url::ParseError| bug(error.to_string()))?
+            .map_or(ArtifactOrigin::Pushed, ArtifactOrigin::Download),
+    })
+}
+
+/// Everything that can be done before the cluster must be there.
+pub async fn prepare(
+    ctx: StepContext<'_>,
+    clients: &RancherClients,
+    guest: &GuestRef,
+    config: &GuestConfig,
+) -> Result<(), Failure> {
+    let config = parse(guest, config)?;
+    let opened = open(ctx, clients, &guest.machine).await?;
+    let version = ReleaseVersion::parse(clients.access()?.distro(), &config.release)
+        .map_err(|error| Failure::new(FailureKind::Bug, error.to_string()))?;
+    let artifacts: Vec<PinnedArtifact> = config.artifacts.iter().map(artifact).collect::<Result<_, _>>()?;
+    let preparation = Preparation {
+        role: role(&config),
+        files: &files(&config.files),
+        version,
+        artifacts: &artifacts,
+        pushed: None,
+        expected: &expected(&config),
+    };
+    super::prepare(&opened, &preparation, ctx.progress).await.map(drop)
+}
+
+/// Starts the first server, after every other control plane proved that it has no datastore.
+pub async fn bootstrap(
+    ctx: StepContext<'_>,
+    clients: &RancherClients,
+    guest: &GuestRef,
+    config: &GuestConfig,
+    prove_empty: &[String],
+) -> Result<(), Failure> {
+    let config = parse(guest, config)?;
+    let opened = open(ctx, clients, &guest.machine).await?;
+    let mut others = Vec::new();
+    for machine in prove_empty.iter().filter(|machine| **machine != guest.machine) {
+        others.push(open(ctx, clients, machine).await?);
+    }
+    let founding = Founding {
+        files: &files(&config.founder_files),
+        authority: &files(&config.authority),
+        intent: &guest.uuid.to_string(),
+        expected: &expected(&config),
+        others: &others,
+    };
+    found(&opened, &founding, ctx.progress).await
+}
+
+/// Starts a server or agent that joins.
+pub async fn configure(
+    ctx: StepContext<'_>,
+    clients: &RancherClients,
+    guest: &GuestRef,
+    config: &GuestConfig,
+) -> Result<(), Failure> {
+    let config = parse(guest, config)?;
+    let opened = open(ctx, clients, &guest.machine).await?;
+    let through = config
+        .through
+        .ok_or_else(|| Failure::stale_plan(format!("{} has no other server to join", guest.machine)))?;
+    let join = Join {
+        files: &files(&config.files),
+        expected: &expected(&config),
+        through,
+        servers: &[through],
+    };
+    if config.is_server {
+        join_server(&opened, &join, ctx.progress).await
+    } else {
+        join_agent(&opened, &join, ctx.progress).await
+    }
+}
+
+pub async fn reconfigure(
+    ctx: StepContext<'_>,
+    clients: &RancherClients,
+    guest: &GuestRef,
+    config: &GuestConfig,
+    check: Option<&QuorumCheck>,
+) -> Result<(), Failure> {
+    let config = parse(guest, config)?;
+    let opened = open(ctx, clients, &guest.machine).await?;
+    etcd::check_restart(ctx, guest, check).await?;
+    super::reconfigure(&opened, role(&config), &files(&config.files), ctx.progress)
+        .await
+        .map(drop)
+}
+
+pub async fn await_answer(ctx: StepContext<'_>, clients: &RancherClients, guest: &GuestRef) -> Result<(), Failure> {
+    open(ctx, clients, &guest.machine).await.map(drop)
+}
+
+/// Joining a server waits for its vote, so this only asks once more.
+pub async fn await_voter(ctx: StepContext<'_>, clients: &RancherClients, guest: &GuestRef) -> Result<(), Failure> {
+    let name = &guest.machine;
+    let what = format!("{name} did not join etcd");
+    let limit = std::time::Duration::from_secs(600);
+    crate::wait::until(ctx.jitter, ctx.progress, &what, limit, async || {
+        Ok(match members(ctx, clients, name).await {
+            Ok(members) => match members.iter().find(|member| member.name == *name) {
+                Some(member) if !member.learner => WaitStatus::Done(()),
+                Some(_) => WaitStatus::Waiting("a learner of etcd, not a voter yet".into()),
+                None => WaitStatus::Waiting("etcd does not list it yet".into()),
+            },
+            Err(failure) => WaitStatus::Waiting(failure.why.unwrap_or(failure.what)),
+        })
+    })
+    .await
+}
+
+/// A member is removed through the annotation of its Node: the machine itself is not asked.
+pub async fn remove_member(
+    ctx: StepContext<'_>,
+    clients: &RancherClients,
+    member: &MemberRef,
+    _by: &MemberRemoval,
+    ask: &[String],
+) -> Result<(), Failure> {
+    let others: Vec<IpAddr> = ask
+        .iter()
+        .filter_map(|machine| ctx.addresses.get(machine))
+        .map(IpAddr::from)
+        .collect();
+    let removal = ServerRemoval {
+        node: &member.name,
+        others: &others,
+    };
+    super::remove_member(clients.access()?, &removal, ctx.progress).await
+}
+
+pub async fn is_back(ctx: StepContext<'_>, clients: &RancherClients, guest: &GuestRef) -> Result<WaitStatus<()>, Failure> {
+    Ok(match boot_id(ctx, clients, &guest.machine).await {
+        Ok(_) => WaitStatus::Done(()),
+        Err(why) => WaitStatus::Waiting(why),
+    })
+}
+
+pub async fn has_etcd_data(ctx: StepContext<'_>, clients: &RancherClients, machine: &str) -> Result<bool, Failure> {
+    let opened = open(ctx, clients, machine).await?;
+    let probe = probe(&opened, rancher_config::Role::Server, &[]).await?;
+    probe.has_datastore().ok_or_else(|| {
+        Failure::new(
+            FailureKind::Failed,
+            format!("{machine} cannot say whether it has a datastore"),
+        )
+    })
+}
+
+pub async fn members(ctx: StepContext<'_>, clients: &RancherClients, machine: &str) -> Result<Vec<ListedMember>, Failure> {
+    let address = ctx.addresses.address(machine)?;
+    let members = clients
+        .access()?
+        .supervisor(address.into())?
+        .members()
+        .await
+        .map_err(|error| Failure::stale_plan(format!("{machine} does not list the members of etcd")).why(error.to_string()))?;
+    Ok(members.iter().map(|member| listed(member, ctx.addresses)).collect())
+}
+
+/// The supervisor tells no ids. A member's name is new at every join, so a hash of it identifies the member as well.
+fn listed(member: &SupervisorMember, addresses: &AddressBook) -> ListedMember {
+    let address = member.peers.iter().find_map(|peer| {
+        let url: url::Url = peer.parse().ok()?;
+        url.host_str()?.parse::<Ipv4Addr>().ok()
+    });
+    let machine = address.and_then(|address| addresses.machine_at(address)).map(str::to_owned);
+    let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{}{:?}", member.name, member.peers).as_bytes());
+    ListedMember {
+        id: id.as_u64_pair().0,
+        name: machine.unwrap_or_else(|| member.name.clone()),
+        learner: member.learner,
+        address,
+    }
+}
+
+pub async fn has_healthy_etcd(clients: &RancherClients, address: Ipv4Addr) -> bool {
+    let Ok(supervisor) = clients.access().and_then(|access| access.supervisor(address.into())) else {
+        return false;
+    };
+    supervisor.readyz().await.is_ok() && supervisor.members().await.is_ok()
+}
+
+pub async fn boot_id(ctx: StepContext<'_>, clients: &RancherClients, machine: &str) -> Result<String, String> {
+    let text = |failure: Failure| failure.why.unwrap_or(failure.what);
+    let opened = open(ctx, clients, machine).await.map_err(text)?;
+    let probe = probe(&opened, rancher_config::Role::Agent, &[]).await.map_err(text)?;
+    Ok(probe.boot_id)
+}
+
+pub async fn not_ready_reason(ctx: StepContext<'_>, clients: &RancherClients, machine: &str) -> Option<String> {
+    let address = ctx.addresses.get(machine)?;
+    let supervisor = clients.access().ok()?.supervisor(address.into()).ok()?;
+    supervisor.readyz().await.err().map(|error| error.to_string())
+}
+
+/// Reads one machine by supervisor and SSH.
+pub async fn observe(clients: &RancherClients, addresses: &AddressBook, asked: AskedGuest<'_>) -> GuestReport {
+    let (Ok(access), Some(identity)) = (clients.access(), addresses.identity(asked.name)) else {
+        return Guest::Silent("its VM was not read".into()).into();
+    };
+    let Some(machine) = machine(addresses, clients, asked.name) else {
+        return Guest::Silent("its VM has no SMBIOS serial".into()).into();
+    };
+    let config = asked.config.and_then(RancherConfig::parse);
+    let files = config.as_ref().map(|config| files(&config.files)).unwrap_or_default();
+    let question = ObservedMachine {
+        machine: &machine,
+        role: match identity.role {
+            Role::ControlPlane => rancher_config::Role::Server,
+            Role::Worker => rancher_config::Role::Agent,
+        },
+        files: &files,
+    };
+    let seen = super::observe(access, &question).await;
+    match seen.guest {
+        RancherGuest::Silent { why } => Guest::Silent(why).into(),
+        RancherGuest::Foreign { why } => Guest::Foreign(why).into(),
+        RancherGuest::WaitingForConfig { proved } => Guest::AwaitingConfig {
+            uuid: if proved {
+                Seen::Yes(identity.uuid)
+            } else {
+                Seen::Unknown(seen.ssh_problem.unwrap_or_else(|| "it was not proved".into()))
+            },
+            release: None,
+        }
+        .into(),
+        RancherGuest::Running(facts) => report(&facts, identity.uuid, addresses, config.is_some()),
+    }
+}
+
+fn report(facts: &RunningFacts, uuid: Uuid, addresses: &AddressBook, is_compared: bool) -> GuestReport {
+    let listed_members = match &facts.members {
+        Some(Ok(members)) => Some(members.iter().map(|member| listed(member, addresses)).collect()),
+        Some(Err(_)) | None => None,
+    };
+    let etcd = match (&facts.members, facts.ready) {
+        (None, _) => Seen::No,
+        (Some(Ok(_)), true) => Seen::Yes(EtcdState::Healthy),
+        (Some(_), _) => Seen::Yes(EtcdState::Unhealthy),
+    };
+    let config = match (&facts.outdated, is_compared) {
+        (_, false) => Seen::No,
+        (Some(outdated), true) => Seen::Yes(
+            RancherFiles {
+                outdated: outdated.clone(),
+            }
+            .config(),
+        ),
+        (None, true) => Seen::Unknown("SSH does not answer".into()),
+    };
+    let release = facts.version.map(|version| version.to_string());
+    let release: Option<Version> = release.and_then(|text| text.trim_start_matches('v').parse().ok());
+    let guest = RunningGuest {
+        uuid,
+        kubernetes: facts.version.map(|version| version.kubernetes()),
+        release: release.unwrap_or_else(|| Version::new(0, 0, 0)),
+        stage: if facts.ready { "running" } else { "starting" }.to_owned(),
+        unmet: facts.not_ready_because.iter().cloned().collect(),
+        config,
+        etcd,
+    };
+    GuestReport {
+        guest: Guest::Running(Box::new(guest)),
+        members: listed_members,
+        boot_id: facts.boot_id.clone(),
+    }
+}

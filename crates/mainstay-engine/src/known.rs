@@ -1,0 +1,51 @@
+//! What a run has read of Proxmox VE and need not read again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+use mainstay_plan::{HostStorage, Seen};
+use pve_api::access::Permissions;
+use pve_api::{VmConfig, Vmid};
+use semver::Version;
+
+/// What was read of a VM before it is stopped or deleted: with its digest, Proxmox VE proves later that none of it changed.
+#[derive(Debug)]
+pub struct VmProof {
+    pub host: pve_api::Host,
+    pub vmid: Vmid,
+    /// As it is, with all marks and the digest.
+    pub config: VmConfig,
+    /// Values that take effect at the next start.
+    pub pending: VmConfig,
+}
+
+/// Bridges and storages of a host.
+pub type HostLook = (Seen<BTreeSet<String>>, Seen<BTreeMap<String, HostStorage>>);
+
+/// What hardly changes while a run works: it is read again only after something failed or was held.
+#[derive(Debug, Clone)]
+pub struct KeptFacts {
+    pub version: Version,
+    pub permissions: Permissions,
+    pub hosts: BTreeMap<pve_api::Host, HostLook>,
+}
+
+/// The facts of the last observation, for the next one if it may use them.
+#[derive(Debug, Default)]
+pub struct FactCache(Mutex<(Option<KeptFacts>, bool)>);
+
+impl FactCache {
+    /// All that the last observation led to was done, so the next one reads only what that changed.
+    pub fn reuse_once(&self) {
+        self.0.lock().expect("plain data").1 = true;
+    }
+
+    pub fn take(&self) -> Option<KeptFacts> {
+        let (facts, may_reuse) = std::mem::take(&mut *self.0.lock().expect("plain data"));
+        facts.filter(|_| may_reuse)
+    }
+
+    pub fn keep(&self, facts: KeptFacts) {
+        self.0.lock().expect("plain data").0 = Some(facts);
+    }
+}

@@ -1,0 +1,226 @@
+//! What the file asks of Talos: versions, image, one machine config per machine.
+
+use std::collections::BTreeMap;
+
+use mainstay_spec::{Cni, Distro, Machine, Role, Spec, VersionWish};
+use semver::Version;
+use talos_config::generate::{Hostname, Install, InstallDisk, Link, UserVolume};
+use talos_config::schematic::{Arch, Assets, Platform};
+use talos_config::versions::{RELEASES, Unsupported, check_pair};
+use talos_config::{ClusterInput, MachineInput, Patch, Schematic, Secrets, machine_config};
+
+use crate::derive_error::DeriveError;
+use crate::desired::{Image, SchematicRef};
+use crate::observed::GuestConfig;
+use crate::versions::Versions;
+use crate::vm_diff::SYSTEM_SERIAL;
+
+/// The versions to use: what the file says, else what runs, else the newest known.
+pub(in crate::guest) fn resolve_versions(spec: &Spec, running: Option<&Versions>) -> Result<Versions, Unsupported> {
+    let Some(wish) = spec.distro.talos() else {
+        return Err(Unsupported::Malformed(format!("a version of {}", spec.distro.distro())));
+    };
+    let known = RELEASES.iter().map(|release| &release.newest);
+    let release = wish.version.pick(running.map(|versions| &versions.release), known);
+    let release = release
+        .ok_or_else(|| Unsupported::Malformed(wish.version.to_string()))?
+        .clone();
+    let window = talos_config::versions::release(&release)?;
+    let fitting: Vec<&Version> = RELEASES
+        .iter()
+        .map(|known| &known.kubernetes)
+        .filter(|version| window.runs(version))
+        .collect();
+    let kubernetes = spec.kubernetes.pick(running.map(|versions| &versions.kubernetes), fitting);
+    let kubernetes = kubernetes.cloned().or_else(|| first_of_minor(&spec.kubernetes));
+    let kubernetes = kubernetes.ok_or_else(|| Unsupported::Malformed(spec.kubernetes.to_string()))?;
+    check_pair(&release, &kubernetes)?;
+    Ok(Versions {
+        distro: Distro::Talos,
+        release,
+        kubernetes,
+    })
+}
+
+/// A minor that is in the window of a release but whose patches are not in the table.
+fn first_of_minor(wish: &VersionWish) -> Option<Version> {
+    match wish {
+        VersionWish::Minor(major, minor) => Some(Version::new(*major, *minor, 0)),
+        VersionWish::Any | VersionWish::Exact(_) => None,
+    }
+}
+
+/// The schematic of the file's extensions.
+fn schematic(spec: &Spec) -> Schematic {
+    let extensions = spec.distro.talos().map(|talos| &talos.extensions);
+    Schematic::with_extensions(extensions.into_iter().flatten().map(AsRef::<str>::as_ref))
+}
+
+/// The disk image of the file, by version, schematic and architecture.
+pub(in crate::guest) fn image(spec: &Spec, versions: &Versions) -> Image {
+    let assets = assets(spec, versions);
+    let path = assets.disk_image_path();
+    let url = spec
+        .distro
+        .talos()
+        .and_then(|talos| talos.factory.join(path.trim_start_matches('/')).ok());
+    let short: String = assets.schematic.chars().take(16).collect();
+    Image {
+        file: format!("talos-{}-{short}-{}", versions.release, assets.disk_image()),
+        url: url.map(String::from).unwrap_or_default(),
+        schematic: Some(SchematicRef {
+            text: schematic(spec).canonical(),
+            id: assets.schematic,
+        }),
+        size: None,
+        checksum: None,
+    }
+}
+
+fn assets(spec: &Spec, versions: &Versions) -> Assets {
+    Assets {
+        schematic: schematic(spec).id(),
+        talos: versions.release.clone(),
+        platform: Platform::Nocloud,
+        arch: Arch::Amd64,
+        secureboot: false,
+    }
+}
+
+/// Every machine's config, patches applied.
+pub(in crate::guest) fn configs(
+    spec: &Spec,
+    secrets: &Secrets,
+    versions: &Versions,
+) -> Result<BTreeMap<String, GuestConfig>, DeriveError> {
+    let cluster = cluster_input(spec, versions)?;
+    let mut configs = BTreeMap::new();
+    for machine in &spec.machines {
+        let config = machine_config(secrets, &cluster, &machine_input(spec, versions, machine));
+        let config = config.map_err(DeriveError::new)?;
+        let contract = cluster.contract();
+        let patches = machine
+            .patches
+            .iter()
+            .map(|patch| Patch::parse(&patch.path, &patch.text, contract));
+        let patches: Vec<Patch> = patches
+            .collect::<Result<_, _>>()
+            .map_err(|error| refused_patch(machine, &error))?;
+        let config = config
+            .patched(&patches, contract)
+            .map_err(|error| refused_patch(machine, &error))?;
+        configs.insert(machine.name.to_string(), GuestConfig::new(config.to_yaml().as_str()));
+    }
+    Ok(configs)
+}
+
+fn refused_patch(machine: &Machine, error: &talos_config::PatchError) -> DeriveError {
+    DeriveError::new(format!("a patch cannot be applied to {}", machine.name)).why(error)
+}
+
+fn cluster_input(spec: &Spec, versions: &Versions) -> Result<ClusterInput, DeriveError> {
+    let endpoint = spec
+        .endpoint
+        .url()
+        .parse()
+        .map_err(|error| DeriveError::new("the endpoint is not a URL").why(error))?;
+    let network = &spec.network;
+    let mut sans: Vec<String> = network.vip.iter().map(ToString::to_string).collect();
+    if spec.endpoint.host.parse() != Ok(network.vip.unwrap_or(std::net::Ipv4Addr::UNSPECIFIED)) {
+        sans.push(spec.endpoint.host.clone());
+    }
+    Ok(ClusterInput {
+        pod_subnets: vec![network.pods.to_string()],
+        service_subnets: vec![network.services.to_string()],
+        cni: match spec.cni {
+            Cni::Flannel | Cni::Canal => talos_config::generate::Cni::Flannel,
+            Cni::Cilium | Cni::None => talos_config::generate::Cni::None,
+        },
+        schedule_on_control_planes: spec.control_plane_workloads,
+        kubernetes_sans: sans,
+        nameservers: network.dns.clone(),
+        ..ClusterInput::new(
+            spec.name.as_str(),
+            endpoint,
+            versions.release.clone(),
+            versions.kubernetes.clone(),
+        )
+    })
+}
+
+fn machine_input(spec: &Spec, versions: &Versions, machine: &Machine) -> MachineInput {
+    let factory = spec.distro.talos().and_then(|talos| {
+        let (host, port) = (talos.factory.host_str()?, talos.factory.port());
+        Some(port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))
+    });
+    let factory = factory.unwrap_or_default();
+    let install = Install {
+        disk: InstallDisk::Serial(SYSTEM_SERIAL.into()),
+        image: assets(spec, versions).installer(&factory),
+    };
+    let role = match machine.role {
+        Role::ControlPlane => talos_config::generate::Role::ControlPlane,
+        Role::Worker => talos_config::generate::Role::Worker,
+    };
+    let volume = |disk: &mainstay_spec::ExtraDisk| UserVolume {
+        name: disk.name.clone(),
+        serial: disk.name.clone(),
+        min_size: min_size(disk.disk.size.0),
+    };
+    MachineInput {
+        hostname: Hostname::Static(machine.name.to_string()),
+        links: vec![link(spec, machine)],
+        node_subnets: vec![spec.network.cidr.trunc().to_string()],
+        labels: machine.labels.clone(),
+        taints: machine
+            .taints
+            .iter()
+            .map(|taint| (taint.key.clone(), taint_value(taint)))
+            .collect(),
+        user_volumes: machine.shape.disks.iter().map(volume).collect(),
+        ..MachineInput::new(role, install)
+    }
+}
+
+/// The smallest volume that Talos may make on a disk of `gib`. The partition table takes some of the disk, so a volume as large as the disk
+/// never fits.
+fn min_size(gib: u64) -> String {
+    match gib {
+        0 | 1 => "512MiB".to_owned(),
+        more => format!("{}GiB", more - 1),
+    }
+}
+
+fn taint_value(taint: &mainstay_spec::Taint) -> String {
+    if taint.value.is_empty() {
+        taint.effect.as_str().to_owned()
+    } else {
+        format!("{}:{}", taint.value, taint.effect.as_str())
+    }
+}
+
+fn link(spec: &Spec, machine: &Machine) -> Link {
+    let address = ipnet::Ipv4Net::new(machine.address, spec.network.cidr.prefix_len()).unwrap_or(spec.network.cidr);
+    Link {
+        addresses: vec![address.into()],
+        gateways: vec![spec.network.gateway.into()],
+        vip: spec
+            .network
+            .vip
+            .filter(|_| machine.role == Role::ControlPlane)
+            .map(Into::into),
+        ..Link::new("net0", &machine.mac.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_extra_disk_leaves_room_for_its_partition_table() {
+        assert_eq!(min_size(1), "512MiB");
+        assert_eq!(min_size(2), "1GiB");
+        assert_eq!(min_size(100), "99GiB");
+    }
+}
