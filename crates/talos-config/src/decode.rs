@@ -437,6 +437,7 @@ pub(crate) fn zero(kind: &Type, schema: Schema) -> Node {
         Type::Bool => Value::Scalar(Scalar::bool(false)).into(),
         Type::Int(_) | Type::Float => Value::Scalar(Scalar::int(0)).into(),
         Type::Duration => Node::text("0s"),
+        Type::FileMode => Value::Scalar(scalars::mode(0)).into(),
         Type::Enum(name) => Node::text(schema.words(name).first().copied().unwrap_or_default()),
         Type::Struct(_) => canonical(&Node::empty_map(), kind, schema),
         _ => Node::text(""),

@@ -305,11 +305,19 @@ pub fn wireguard_key(text: &str) -> Result<(), String> {
 
 /// Written back as the octal number that people know.
 fn file_mode(scalar: &Scalar) -> Result<Scalar, Option<String>> {
-    let mode = scalar.as_int().and_then(|mode| u32::try_from(mode).ok()).ok_or(None)?;
-    Ok(Scalar {
-        text: format!("0o{mode:o}"),
+    scalar
+        .as_int()
+        .and_then(|bits| u32::try_from(bits).ok())
+        .map(mode)
+        .ok_or(None)
+}
+
+/// The permissions of a file as Talos writes them.
+pub fn mode(bits: u32) -> Scalar {
+    Scalar {
+        text: format!("0o{bits:o}"),
         kind: ScalarKind::Int,
-    })
+    }
 }
 
 /// Bytes, written back as a round number of units where that loses nothing: `10GB` becomes `10 GB`.

@@ -50,6 +50,16 @@ fn patches() -> Vec<String> {
     all.split("### ").skip(1).filter_map(patch).collect()
 }
 
+#[test]
+fn a_file_without_permissions_is_written_with_a_mode_that_can_be_read() {
+    let patch = "machine: {files: [{content: hello, path: /a, op: overwrite}]}\n";
+    let patch = Patch::parse("patch.yaml", patch, CONTRACT).unwrap();
+    let base = Config::parse(&read(BASE), CONTRACT).unwrap();
+    let written = base.patched([&patch], CONTRACT).unwrap().to_yaml();
+    assert!(written.contains("permissions: 0o0\n"), "{}", *written);
+    Config::parse(&written, CONTRACT).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
