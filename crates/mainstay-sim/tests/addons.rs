@@ -256,7 +256,7 @@ fn values_that_the_schema_refuses_fail_the_job_and_write_no_release() {
 }
 
 #[test]
-fn a_helm_job_killed_in_the_middle_leaves_a_pending_release_that_the_next_one_heals() {
+fn a_helm_job_killed_in_the_middle_leaves_a_pending_release_that_the_next_one_marks_failed() {
     in_world(|lab: Arc<Lab>| async move {
         let (_vm, kube) = cluster(&lab).await;
         lab.world.set_chart_faults(ChartFaults {

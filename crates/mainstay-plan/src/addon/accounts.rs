@@ -107,8 +107,6 @@ pub struct PveUser {
     pub comment: String,
     /// Ids of its tokens, without the user's name.
     pub tokens: BTreeSet<String>,
-    /// Privileges of the role, `None` if the role does not exist.
-    pub role: Option<BTreeSet<String>>,
     /// The ACL exists for the user and for these tokens.
     pub acl: BTreeSet<String>,
     pub has_user_acl: bool,
@@ -166,8 +164,14 @@ pub enum AccountChange {
     AllowToken(String),
 }
 
-/// What must be done so that the account exists and its secret is known.
-pub fn decide_account(wanted: &WantedAccount, observed: &ObservedAccount, access: &AccountAccess) -> AccountDecision {
+/// What must be done so that the account exists and its secret is known. `role`: privileges of the role, `None` if it does not exist. It
+/// is read apart from the user, because the role of another cluster is there before the user of this one.
+pub fn decide_account(
+    wanted: &WantedAccount,
+    role: Option<&BTreeSet<String>>,
+    observed: &ObservedAccount,
+    access: &AccountAccess,
+) -> AccountDecision {
     let user = match observed {
         ObservedAccount::Unknown(why) => return AccountDecision::Hold(AccountHold::Unknown(why.clone())),
         ObservedAccount::Absent => None,
@@ -186,7 +190,7 @@ pub fn decide_account(wanted: &WantedAccount, observed: &ObservedAccount, access
         let in_cluster = in_cluster.clone();
         return AccountDecision::Hold(AccountHold::SecretsFileIsOlder { in_cluster });
     }
-    let changes = account_changes(wanted, user, access);
+    let changes = account_changes(wanted, role, user, access);
     if changes.is_empty() {
         AccountDecision::Keep
     } else if access.may_modify {
@@ -203,9 +207,14 @@ fn is_ours(wanted: &WantedAccount, user: &PveUser) -> bool {
     words.next() == Some("mainstay") && words.any(|word| word == id)
 }
 
-fn account_changes(wanted: &WantedAccount, user: Option<&PveUser>, access: &AccountAccess) -> Vec<AccountChange> {
+fn account_changes(
+    wanted: &WantedAccount,
+    role: Option<&BTreeSet<String>>,
+    user: Option<&PveUser>,
+    access: &AccountAccess,
+) -> Vec<AccountChange> {
     let mut changes = Vec::new();
-    match user.and_then(|user| user.role.as_ref()) {
+    match role {
         None => changes.push(AccountChange::CreateRole),
         Some(role) => {
             let missing = wanted.privileges.iter().filter(|privilege| !role.contains(**privilege));

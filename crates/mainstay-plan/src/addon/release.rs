@@ -319,14 +319,18 @@ pub fn owner(wanted: &DesiredRelease, observed: &ObservedRelease) -> ReleaseOwne
 
 /// Helm replaces the description when it fails or is interrupted, so such a revision is ours if one of our Jobs wrote it.
 fn is_by_mainstay(revision: &Revision, observed: &ObservedRelease) -> bool {
-    let wrote = || observed.jobs.iter().any(|job| job.wrote_newest);
     match revision.status {
         HelmStatus::Deployed => revision.description.starts_with(DESCRIPTION),
         // Judged by `decide`: an interrupted release is healed or held by its origin.
         status if status.is_interrupted() => true,
         HelmStatus::Uninstalled => true,
-        _ => wrote() || revision.description.starts_with(DESCRIPTION),
+        _ => is_left_by_our_job(observed) || revision.description.starts_with(DESCRIPTION),
     }
+}
+
+/// A Job of ours wrote the newest revision.
+fn is_left_by_our_job(observed: &ObservedRelease) -> bool {
+    observed.jobs.iter().any(|job| job.wrote_newest)
 }
 
 /// The newest revision is what the file wants: chart, version, values and author.
@@ -420,8 +424,7 @@ fn upgrade(wanted: &DesiredRelease, observed: &ObservedRelease, request: Release
 
 /// An interrupted release that our Job left is healed at once. One of unknown origin may still be worked on.
 fn recover(hash: &str, status: HelmStatus, age: u64, observed: &ObservedRelease, request: ReleaseRequest) -> ReleaseDecision {
-    let is_ours = observed.jobs.iter().any(|job| job.wrote_newest);
-    if !is_ours && !request.take {
+    if !is_left_by_our_job(observed) && !request.take {
         return ReleaseDecision::Hold(ReleaseHold::Interrupted { status, age });
     }
     attempt(hash, observed, request, |attempt| ReleaseDecision::Recover {
@@ -473,6 +476,13 @@ pub fn decide_removal(wanted: &DesiredRelease, observed: &ObservedRelease, reque
         None => ReleaseDecision::Done {
             finished: observed.jobs.iter().map(|job| job.name.clone()).collect(),
         },
+        // A Helm that is not ours may still work on it.
+        Some(revision) if revision.status.is_interrupted() && !request.take && !is_left_by_our_job(observed) => {
+            ReleaseDecision::Hold(ReleaseHold::Interrupted {
+                status: revision.status,
+                age: revision.age,
+            })
+        }
         Some(_) => attempt(&wanted.hash, observed, request, |attempt| ReleaseDecision::Uninstall {
             attempt,
         }),

@@ -25,7 +25,6 @@ fn complete() -> PveUser {
     PveUser {
         comment: account(9).comment,
         tokens: set(&["a"]),
-        role: Some(account(9).privileges.iter().map(ToString::to_string).collect()),
         acl: set(&["a"]),
         has_user_acl: true,
     }
@@ -39,8 +38,13 @@ fn access() -> AccountAccess {
     }
 }
 
+/// The role as another cluster of the datacenter made it.
+fn role() -> BTreeSet<String> {
+    account(9).privileges.iter().map(ToString::to_string).collect()
+}
+
 fn judge(user: PveUser, access: &AccountAccess) -> AccountDecision {
-    decide_account(&account(9), &ObservedAccount::Present(user), access)
+    decide_account(&account(9), Some(&role()), &ObservedAccount::Present(user), access)
 }
 
 #[test]
@@ -77,11 +81,11 @@ fn a_missing_account_is_created_in_order_or_printed() {
         AccountChange::AllowToken("a".to_owned()),
     ];
     assert_eq!(
-        decide_account(&account(9), &ObservedAccount::Absent, &none),
+        decide_account(&account(9), None, &ObservedAccount::Absent, &none),
         AccountDecision::Change(all)
     );
-    let AccountDecision::Print(commands) = decide_account(&account(8), &ObservedAccount::Absent, &AccountAccess::default())
-    else {
+    let nothing = AccountAccess::default();
+    let AccountDecision::Print(commands) = decide_account(&account(8), None, &ObservedAccount::Absent, &nothing) else {
         panic!("commands")
     };
     assert_eq!(commands.len(), 5);
@@ -102,17 +106,30 @@ fn a_complete_account_is_kept_and_a_foreign_one_is_a_conflict() {
             "{comment}"
         );
     }
-    let unknown = decide_account(&account(9), &ObservedAccount::Unknown("403".to_owned()), &access());
+    let unknown = decide_account(&account(9), None, &ObservedAccount::Unknown("403".to_owned()), &access());
     assert!(matches!(unknown, AccountDecision::Hold(AccountHold::Unknown(_))));
 }
 
 #[test]
+fn a_role_that_another_cluster_made_is_not_created_again() {
+    let none = AccountAccess {
+        may_modify: true,
+        ..AccountAccess::default()
+    };
+    let changes = decide_account(&account(9), Some(&role()), &ObservedAccount::Absent, &none);
+    let AccountDecision::Change(changes) = changes else {
+        panic!("{changes:?}")
+    };
+    assert_eq!(changes[0], AccountChange::CreateUser);
+    assert!(!changes.contains(&AccountChange::CreateRole), "{changes:?}");
+}
+
+#[test]
 fn a_shared_role_is_extended_and_never_reduced() {
-    let mut user = complete();
-    user.role = Some(set(&["VM.Audit", "Sys.Audit", "Pool.Audit"]));
+    let role = set(&["VM.Audit", "Sys.Audit", "Pool.Audit"]);
     let missing = vec!["VM.GuestAgent.Audit".to_owned()];
     assert_eq!(
-        judge(user, &access()),
+        decide_account(&account(9), Some(&role), &ObservedAccount::Present(complete()), &access()),
         AccountDecision::Change(vec![AccountChange::ExtendRole(missing)])
     );
 }

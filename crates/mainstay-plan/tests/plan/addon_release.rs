@@ -240,6 +240,25 @@ fn an_interrupted_release_is_healed_at_once_if_our_job_left_it() {
 
 /// R7.
 #[test]
+fn an_interrupted_release_of_another_program_is_not_uninstalled() {
+    for status in [
+        HelmStatus::PendingInstall,
+        HelmStatus::PendingUpgrade,
+        HelmStatus::Uninstalling,
+    ] {
+        let mut observed = with(status);
+        let held = ReleaseDecision::Hold(ReleaseHold::Interrupted { status, age: 900 });
+        assert_eq!(decide_removal(&wanted(), &observed, ReleaseRequest::default()), held);
+        let taken = decide_removal(&wanted(), &observed, TAKE);
+        assert_eq!(taken, ReleaseDecision::Uninstall { attempt: 1 });
+        observed.jobs = vec![job("other", 1, JobPhase::Failed(failure(JobFailureKind::PodLost)))];
+        let ours = decide_removal(&wanted(), &observed, ReleaseRequest::default());
+        assert_eq!(ours, ReleaseDecision::Uninstall { attempt: 1 });
+    }
+}
+
+/// R7.
+#[test]
 fn one_retry_is_automatic_for_reasons_that_pass_and_none_for_others() {
     let failed = |kind, attempt| {
         let mut observed = with(HelmStatus::Failed);
