@@ -328,8 +328,8 @@ pub enum Guest {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunningGuest {
     pub uuid: Uuid,
-    /// The release of the distribution.
-    pub release: Version,
+    /// The release of the distribution. `None`: it does not tell yet, as while its API server starts.
+    pub release: Option<Version>,
     /// The version of Kubernetes that its config asks for.
     pub kubernetes: Option<Version>,
     /// As the distribution names it: `booting`, `running`, `rebooting`.

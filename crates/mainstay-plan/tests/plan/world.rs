@@ -480,7 +480,7 @@ impl World {
             },
             Some(config) => Guest::Running(Box::new(RunningGuest {
                 uuid,
-                release: versions.release,
+                release: Some(versions.release),
                 kubernetes: Some(versions.kubernetes),
                 stage: "running".to_owned(),
                 unmet: Vec::new(),
