@@ -51,7 +51,7 @@ pub async fn act(step: &Step, clients: &Clients, addresses: &AddressBook, progre
             };
             vm::delete(clients, ctx, &deletion, check.as_ref()).await
         }
-        Action::VolumeDelete { at, volume } => disks::delete_volume(clients, progress, at, volume).await,
+        Action::VolumeDelete { at, volume, identity } => disks::delete_volume(clients, progress, at, volume, *identity).await,
         Action::GuestProve { vm, guest } => vm::prove(clients, ctx, vm, guest).await,
         Action::GuestPrepare { guest, config } => guest::prepare(ctx, guest, config).await,
         Action::GuestConfigure { guest, config } => guest::configure(ctx, guest, config).await,

@@ -1,6 +1,6 @@
 //! What was begun. It only saves time and helps to clean up: deleting it never costs correctness.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -35,7 +35,26 @@ pub enum JournalEntry {
         volumes: Vec<String>,
     },
     /// Volumes that mainstay had Proxmox VE allocate for this VM, as read back after it did, or as the VM's mark lists them.
-    Made { vmid: u32, volumes: Vec<String> },
+    Made {
+        vmid: u32,
+        volumes: Vec<String>,
+        /// Where they are. Earlier versions did not write it; such an entry proves nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        host: Option<String>,
+        /// When the task began that made them, by the clock of its host.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<u64>,
+    },
+    /// These were seen absent, or were freed, or their VMID has another VM. A volume with such a name is another one from then on.
+    Ended { volumes: Vec<String> },
+}
+
+/// What the journal says of a volume that mainstay made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MadeVolume {
+    pub vmid: u32,
+    pub host: Option<String>,
+    pub since: Option<u64>,
 }
 
 impl Journal {
@@ -70,17 +89,30 @@ impl Journal {
             .collect()
     }
 
-    /// Volumes that mainstay made. One that another VMID owns is never ours, whatever is written here.
-    pub fn made_volumes(&self) -> BTreeSet<String> {
-        let volumes = |entry| {
-            if let JournalEntry::Made { vmid, volumes } = entry {
-                let own = |volume: &String| mainstay_plan::volume_owner(volume) == Some(vmid);
-                volumes.into_iter().filter(own).collect()
-            } else {
-                Vec::new()
+    /// Volumes that mainstay made and that have not gone since. One that another VMID owns is never ours, whatever is written here.
+    pub fn made_volumes(&self) -> BTreeMap<String, MadeVolume> {
+        let mut made = BTreeMap::new();
+        for entry in self.entries() {
+            match entry {
+                JournalEntry::Made {
+                    vmid,
+                    volumes,
+                    host,
+                    since,
+                } => {
+                    let own = volumes
+                        .into_iter()
+                        .filter(|volume| mainstay_plan::volume_owner(volume) == Some(vmid));
+                    made.extend(own.map(|volume| {
+                        let (host, since) = (host.clone(), since);
+                        (volume, MadeVolume { vmid, host, since })
+                    }));
+                }
+                JournalEntry::Ended { volumes } => made.retain(|volume, _| !volumes.contains(volume)),
+                JournalEntry::Begin { .. } | JournalEntry::Task { .. } | JournalEntry::Delete { .. } => {}
             }
-        };
-        self.entries().into_iter().flat_map(volumes).collect()
+        }
+        made
     }
 
     /// Tasks that were to make disks. What one of them made is in its log, also where the run that sent it was killed.
@@ -124,11 +156,15 @@ mod tests {
         let entry = JournalEntry::Made {
             vmid: 3001,
             volumes: vec!["local-lvm:vm-3001-disk-0".into(), "ceph:vm-9999-pvc-1".into()],
+            host: Some("pve1".into()),
+            since: None,
         };
         journal(&disk).write(&entry);
         assert_eq!(journal(&disk).entries(), [entry]);
-        let made: Vec<String> = journal(&disk).made_volumes().into_iter().collect();
+        let made: Vec<String> = journal(&disk).made_volumes().into_keys().collect();
         assert_eq!(made, ["local-lvm:vm-3001-disk-0"], "another VMID's volume is never ours");
+        journal(&disk).write(&JournalEntry::Ended { volumes: made });
+        assert!(journal(&disk).made_volumes().is_empty());
         journal(&disk).clear();
         assert!(journal(&disk).entries().is_empty());
     }

@@ -1,6 +1,7 @@
 //! Looks at the world: Proxmox VE first, then every machine that runs, all at once. Changes nothing.
 
 mod cluster;
+mod leftovers;
 mod pve;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +19,10 @@ use crate::addresses::AddressBook;
 use crate::clients::Clients;
 use crate::failure::Failure;
 use crate::guest;
+use crate::journal::JournalEntry;
 
-pub use pve::{LOG_LINES, all_uses, made_in, volume_uses_with};
+pub use leftovers::{LOG_LINES, all_uses, made_in, writing_task};
+pub use pve::volume_uses_with;
 
 /// How long a foreign machine may take to answer on an address that should be free. On one network an answer takes milliseconds.
 const PROBE: Duration = Duration::from_millis(1500);
@@ -74,13 +77,18 @@ pub struct Observation {
 
 /// One look at everything. Fails only where nothing could be said at all.
 pub async fn observe(site: &Clients, scope: &ObserveScope<'_>) -> Result<Observation, Failure> {
-    let noted = pve::Noted {
+    let noted = leftovers::Noted {
         made: site.journal.made_volumes(),
         fills: site.journal.fills().iter().filter_map(|upid| upid.parse().ok()).collect(),
     };
     // An address that does not answer takes the whole timeout, so the addresses are tried while Proxmox VE answers.
     let (datacenter, mut answers) = tokio::join!(pve::look(&site.pve, &site.facts, scope, &noted), probe_all(site, scope));
     let mut datacenter = datacenter?;
+    // From now on these names prove nothing: the next volume of such a name may be made by anyone.
+    if !datacenter.ended.is_empty() {
+        let volumes = std::mem::take(&mut datacenter.ended);
+        site.journal.write(&JournalEntry::Ended { volumes });
+    }
     let mut running = running_machines(&datacenter.vms, scope);
     if answers.iter().any(|answer| is_foreign_answer(answer, scope, &running)) {
         pve::ask_hosts_for_power(&site.pve, &mut datacenter.vms).await;

@@ -60,18 +60,33 @@ fn what_an_earlier_version_noted_at_a_deletion_proves_no_volume() {
 
 #[test]
 fn the_volumes_that_mainstay_made_are_written_and_read() {
-    let line = include_str!("golden/journal-1.jsonl");
+    let line = include_str!("golden/journal-2.jsonl");
     let disk = Arc::new(MemoryFiles::default());
     let made = JournalEntry::Made {
         vmid: 3001,
         volumes: vec!["local-lvm:vm-3001-disk-0".to_owned()],
+        host: Some("pve1".to_owned()),
+        since: Some(1_764_568_586),
+    };
+    let ended = JournalEntry::Ended {
+        volumes: vec!["local-lvm:vm-3001-disk-1".to_owned()],
     };
     journal(&disk).write(&made);
+    journal(&disk).write(&ended);
     let path = format!("state/{}.journal", Uuid::nil());
     let written = disk.read(path.as_ref()).expect("reads").expect("a file");
     assert_eq!(String::from_utf8(written).expect("text"), line);
-    assert_eq!(journal(&disk).entries(), [made]);
-    assert!(journal(&disk).made_volumes().contains("local-lvm:vm-3001-disk-0"));
+    assert_eq!(journal(&disk).entries(), [made, ended]);
+    assert!(journal(&disk).made_volumes().contains_key("local-lvm:vm-3001-disk-0"));
+}
+
+#[test]
+fn an_entry_without_a_host_is_read_and_says_none() {
+    let disk = Arc::new(MemoryFiles::default());
+    let path = format!("state/{}.journal", Uuid::nil());
+    disk.write(path.as_ref(), include_bytes!("golden/journal-1.jsonl"))
+        .expect("writes");
+    assert_eq!(journal(&disk).made_volumes()["local-lvm:vm-3001-disk-0"].host, None);
 }
 
 /// The file of the first version opens for good: a cluster whose secrets cannot be read is lost.

@@ -9,7 +9,7 @@ use mainstay_spec::Gib;
 
 use crate::desired::{Image, SchematicRef};
 use crate::mark::Mark;
-use crate::observed::{GuestConfig, StorageAt};
+use crate::observed::{GuestConfig, StorageAt, VolumeIdentity};
 use crate::settings::Setting;
 use crate::step::{
     ApplyMode, Ask, Claim, Fill, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NodeState, QuorumCheck, VmRef,
@@ -82,10 +82,11 @@ pub enum Action {
         check: Option<QuorumCheck>,
         only_going: bool,
     },
-    /// Destroy a volume that no VM refers to.
+    /// Destroy a volume that no VM refers to, if it is still the one that was read.
     VolumeDelete {
         at: StorageAt,
         volume: String,
+        identity: VolumeIdentity,
     },
     /// Wait until the guest proves that it is this life of the VM, and record its host key in the mark. Nothing secret is sent before.
     GuestProve {

@@ -247,7 +247,7 @@ pub fn running(observed: &Observed, cluster_id: Uuid) -> Option<Versions> {
     let distro = ours().map(|versions| versions.distro).next();
     let guests = || observed.guests.values().filter_map(|guest| guest.running());
     let release = guests()
-        .map(|guest| &guest.release)
+        .filter_map(|guest| guest.release.as_ref())
         .min()
         .or_else(|| ours().map(|versions| &versions.release).min())?;
     let kubernetes = guests().filter_map(|guest| guest.kubernetes.as_ref()).min();

@@ -48,7 +48,7 @@ pub use mark::{Lease, MadeDisk, Mark, PinnedHostKey, ShapeDigest, TAG, with_leas
 pub use observed::{
     EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, ImageFile, Kubernetes, LeftoverVolume, Memory, NodeStatus,
     Observed, OpenPorts, PowerState, PveTask, RunningGuest, Seen, StorageAt, StorageKind, TokenScope, Vm, VmDisk, VmNic,
-    VmSettings, VolumeUse,
+    VmSettings, VolumeIdentity, VolumeUse,
 };
 pub use ownership::{MarkPart, Ownership, ownership};
 pub use placement::largest_storage;

@@ -9,7 +9,7 @@ use mainstay_spec::{Mac, Role};
 use crate::action::{Action, EtcdEffect};
 use crate::desired::{Desired, Goal};
 use crate::mark::Mark;
-use crate::observed::{EtcdMember, Observed, PowerState, Seen, Vm, VmSettings};
+use crate::observed::{EtcdMember, Observed, PowerState, Seen, StorageAt, Vm, VmSettings};
 use crate::ownership::{Ownership, ownership};
 use crate::plan::{Plan, Step};
 use crate::step::{StepId, Subject};
@@ -213,7 +213,7 @@ impl<'a> Lint<'a> {
                     self.say(step.id, format!("deletes {name}, which is wanted"));
                 }
             }
-            Action::VolumeDelete { volume, .. } => self.volume(step, volume),
+            Action::VolumeDelete { at, volume, .. } => self.volume(step, at, volume),
             _ => {}
         }
     }
@@ -230,19 +230,22 @@ impl<'a> Lint<'a> {
         })
     }
 
-    fn volume(&mut self, step: &Step, volume: &str) {
+    fn volume(&mut self, step: &Step, at: &StorageAt, volume: &str) {
         let leftovers = self.observed.leftovers.yes().into_iter().flatten();
-        let Some(left) = leftovers.into_iter().find(|left| left.volume == volume) else {
+        let Some(left) = leftovers.into_iter().find(|left| left.volume == volume && left.at == *at) else {
             return self.say(step.id, format!("deletes {volume}, which is no leftover"));
         };
         let expected = self.desired.vmids.get(&left.vmid).map(|claimant| claimant.machine.as_str());
         let proved = match self.vms.get(&left.vmid).map(|vm| ownership(vm, self.desired.id(), expected)) {
             Some(Ownership::Ours(_) | Ownership::Incomplete { tag_follows: true, .. }) => {
-                left.proved || is_cloud_init_volume(volume)
+                left.proved || left.doubt.is_none() && is_cloud_init_volume(volume)
             }
             Some(_) => false,
             None => left.proved,
         };
+        if let Some(busy) = &left.busy {
+            self.say(step.id, format!("deletes {volume}, but {busy}"));
+        }
         if !proved {
             self.say(step.id, format!("deletes {volume}, and nothing proves that it is ours"));
         }

@@ -287,10 +287,24 @@ pub struct LeftoverVolume {
     pub volume: String,
     /// The VMID in its name, which proves nothing.
     pub vmid: u32,
-    /// Our journal names it as a disk that mainstay made, and no config of any VM names it.
+    pub identity: VolumeIdentity,
+    /// Our journal names it as a disk that mainstay made here, and no config of any VM names it.
     pub proved: bool,
+    /// Why it may be another one, although the journal has its name.
+    pub doubt: Option<String>,
+    /// Why it may still be written, or may be named by a config that was not read. That may pass.
+    pub busy: Option<String>,
     /// The token may free it.
     pub may_free: bool,
+}
+
+/// What tells a volume from another of the same name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VolumeIdentity {
+    /// In seconds since 1970. Some storages do not tell it, others tell the last change.
+    pub created: Option<u64>,
+    /// Bytes.
+    pub size: u64,
 }
 
 /// What answers inside a machine.
@@ -314,8 +328,8 @@ pub enum Guest {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunningGuest {
     pub uuid: Uuid,
-    /// The release of the distribution.
-    pub release: Version,
+    /// The release of the distribution. `None`: it does not tell yet, as while its API server starts.
+    pub release: Option<Version>,
     /// The version of Kubernetes that its config asks for.
     pub kubernetes: Option<Version>,
     /// As the distribution names it: `booting`, `running`, `rebooting`.

@@ -80,6 +80,8 @@ fn leftover_volumes(inputs: Inputs<'_>, mut freed: BTreeSet<String>, plan: &mut 
                 left.at.storage, left.volume
             );
             plan.hold(subject, "free", reason);
+        } else if let Some(busy) = left.busy.as_ref().filter(|_| left.proved) {
+            plan.hold(subject, "free", HoldReason::transient(busy));
         } else if left.proved && is_idle {
             let why = if owner.is_some() {
                 volumes::BROKEN_FILL
@@ -89,8 +91,9 @@ fn leftover_volumes(inputs: Inputs<'_>, mut freed: BTreeSet<String>, plan: &mut 
             volumes::free(left, why, None, plan);
             freed.insert(left.volume.clone());
         } else if !left.proved && is_idle {
+            let doubt = left.doubt.as_deref().unwrap_or("nothing proves that mainstay made it");
             let reason = format!(
-                "no VM uses it, and nothing proves that mainstay made it, so it stays; if it is not needed: pvesm free {}",
+                "no VM uses it, and {doubt}, so it stays; if it is not needed: pvesm free {}",
                 left.volume
             );
             plan.hold(subject, "free", HoldReason::accepted(reason));

@@ -196,18 +196,25 @@ pub(crate) fn free_leftovers(
     after: Option<StepId>,
     plan: &mut PlanBuilder,
 ) -> Vec<(String, StepId)> {
-    let is_freed =
-        |left: &&LeftoverVolume| left.vmid == vmid && left.may_free && (left.proved || is_cloud_init_volume(&left.volume));
+    let is_freed = |left: &&LeftoverVolume| left.vmid == vmid && left.may_free && left.busy.is_none() && left.is_provable();
     let leftovers = inputs.observed.leftovers.yes().into_iter().flatten().filter(is_freed);
     leftovers
         .map(|left| (left.volume.clone(), free(left, why, after, plan)))
         .collect()
 }
 
+impl LeftoverVolume {
+    /// Of a VMID of ours: mainstay made it, or Proxmox VE wrote it for a machine of ours.
+    pub(crate) fn is_provable(&self) -> bool {
+        self.proved || self.doubt.is_none() && is_cloud_init_volume(&self.volume)
+    }
+}
+
 pub(crate) fn free(left: &LeftoverVolume, why: &str, after: Option<StepId>, plan: &mut PlanBuilder) -> StepId {
     let action = Action::VolumeDelete {
         at: left.at.clone(),
         volume: left.volume.clone(),
+        identity: left.identity,
     };
     let step = plan.step(Subject::Volume(left.volume.clone()), action).because(why);
     step.impact(Impact::Wipe).needs(after).add()

@@ -2,28 +2,28 @@
 
 use std::time::Duration;
 
-use mainstay_plan::{Fill, StorageAt, VmRef};
+use mainstay_plan::{Fill, StorageAt, VmRef, VolumeIdentity, is_cloud_init_volume};
 use mainstay_spec::Gib;
-use pve_api::{DiskSize, Drive, Slot, Upid, VmConfig, Vmid, Volid, cluster, qemu, storage, task};
+use pve_api::{Content, DiskSize, Drive, Slot, Upid, VmConfig, Vmid, Volid, cluster, qemu, storage, task};
 use tokio::time::Instant;
 
 use super::location::VmLocation;
-use super::tasks::{await_running_tasks, follow_copy, follow_task, journal_begin, journal_task, running_tasks, send_once};
+use super::tasks::{await_running_tasks, follow_copy, follow_task, journal_begin, journal_task, send_once};
 use super::vm::{record_volumes, stop};
 use crate::clients::Clients;
 use crate::event::StepProgress;
 use crate::failure::{Failure, FailureKind};
 use crate::guest::StepContext;
 use crate::journal::JournalEntry;
-use crate::observe::{LOG_LINES, all_uses, made_in};
+use crate::observe::{LOG_LINES, all_uses, made_in, writing_task};
 use crate::pve_config::{missing_drives, parse_name, slot};
 
 /// How long after the start of this run a request of an earlier, killed run may still be executed. A host drops a forwarded request after
 /// 30 seconds. Proxmox VE has no limit for a request on its own host, so this value is an estimate with a margin, not a proof.
 const INFLIGHT_WINDOW: Duration = Duration::from_secs(50);
 
-/// The type of task that deletes a volume. Several may run for one VM.
-const VOLUME_DELETE_TASK: &str = "imgdel";
+/// For how long a volume must stay as it is before it counts as left behind.
+const STILL: Duration = Duration::from_secs(30);
 
 /// Creates all disks of a claimed VM with one request. The request is not idempotent: a second one would allocate a second set of disks.
 /// So the running tasks of the VM are awaited first, and only missing disks are requested.
@@ -89,6 +89,8 @@ async fn journal_created_volumes(site: &Clients, vmid: Vmid, upid: &Upid) {
         site.journal.write(&JournalEntry::Made {
             vmid: vmid.get(),
             volumes,
+            host: Some(upid.host().to_string()),
+            since: Some(upid.starttime().into()),
         });
     }
 }
@@ -160,53 +162,78 @@ async fn measure(site: &Clients, location: &VmLocation, config: &VmConfig, slot:
 }
 
 /// Deletes a volume that no VM references and no task is creating. Proxmox VE reuses a volume name as soon as it is free.
-pub(super) async fn delete_volume(site: &Clients, voice: &StepProgress, at: &StorageAt, volume: &str) -> Result<(), Failure> {
+pub(super) async fn delete_volume(
+    site: &Clients,
+    voice: &StepProgress,
+    at: &StorageAt,
+    volume: &str,
+    identity: VolumeIdentity,
+) -> Result<(), Failure> {
     let (host, volid): (pve_api::Host, Volid) = (parse_name(&at.host)?, parse_name(volume)?);
     let owner = volid.owner();
     let vmid = owner.ok_or_else(|| Failure::new(FailureKind::Bug, format!("{volid} is not a disk of a VM")))?;
-    check_unused(site, &volid, vmid).await?;
+    // A fill writes volumes before a config names them, and their size and time change meanwhile. Proxmox VE itself writes the seed.
+    if !is_cloud_init_volume(volume) {
+        check_unchanged(site, &host, &volid, identity).await?;
+        voice.wait("waiting: the volume must stay as it is", STILL);
+        tokio::time::sleep(STILL).await;
+        check_unchanged(site, &host, &volid, identity).await?;
+    }
+    check_unused(site, &volid, vmid, &at.host).await?;
     site.freed.lock().expect("plain data").insert(vmid.get());
     let call = storage::delete(&host, &volid);
     match send_once(site, voice, &VmLocation { host, vmid }, call).await {
-        Ok(Some(upid)) => follow_task(site, "volume.delete", volume, &upid).await,
-        Ok(None) => Ok(()),
-        Err(error) if error.is_missing() => Ok(()),
-        Err(error) => Err(error.into()),
+        Ok(Some(upid)) => follow_task(site, "volume.delete", volume, &upid).await?,
+        Ok(None) => {}
+        Err(error) if error.is_missing() => {}
+        Err(error) => return Err(error.into()),
+    }
+    site.journal.write(&JournalEntry::Ended {
+        volumes: vec![volume.to_owned()],
+    });
+    Ok(())
+}
+
+/// Checks that the volume of this name is still the one that was planned.
+async fn check_unchanged(site: &Clients, host: &pve_api::Host, volid: &Volid, identity: VolumeIdentity) -> Result<(), Failure> {
+    let filter = storage::ContentFilter {
+        content: Some(Content::Images),
+        vmid: volid.owner(),
+    };
+    let listed = site.pve.call(storage::content(host, volid.storage(), &filter)).await?;
+    let now = listed
+        .iter()
+        .find(|volume| volume.volid == *volid)
+        .map(|volume| VolumeIdentity {
+            created: volume.ctime,
+            size: volume.size,
+        });
+    match now {
+        Some(now) if now == identity => Ok(()),
+        Some(_) => Err(Failure::stale_plan(format!(
+            "{volid} changed since it was read, so it is not deleted"
+        ))),
+        None => Err(Failure::stale_plan(format!("{volid} is gone"))),
     }
 }
 
 /// Checks that no VM references the volume and that no task works on the VM with its VMID. A config that cannot be read may reference the
 /// volume, so it is an error.
-async fn check_unused(site: &Clients, volid: &Volid, owner: Vmid) -> Result<(), Failure> {
-    let resources = site.pve.call(cluster::resources(Some(cluster::ResourceKind::Vm))).await?;
-    let guests: Vec<cluster::Guest> = resources
-        .into_iter()
-        .filter_map(|resource| match resource {
-            cluster::Resource::Guest(guest) => Some(guest),
-            _ => None,
-        })
-        .collect();
-    let tasks = match guests.iter().find(|guest| guest.vmid == owner) {
-        Some(guest) => {
-            running_tasks(
-                site,
-                &VmLocation {
-                    host: guest.host.clone(),
-                    vmid: owner,
-                },
-            )
-            .await?
+async fn check_unused(site: &Clients, volid: &Volid, owner: Vmid, near: &str) -> Result<(), Failure> {
+    let resources = site.pve.call(cluster::resources(None)).await?;
+    let (mut guests, mut hosts) = (Vec::new(), Vec::new());
+    for resource in resources {
+        match resource {
+            cluster::Resource::Guest(guest) => guests.push(guest),
+            cluster::Resource::Host(host) if host.status == cluster::HostState::Online => hosts.push(host.host),
+            _ => {}
         }
-        None => Vec::new(),
-    };
+    }
     if all_uses(&site.pve, &guests).await?.contains(&volid.to_string()) {
         return Err(Failure::stale_plan(format!("a VM references {volid} now")));
     }
-    match tasks.iter().find(|task| task.kind() != VOLUME_DELETE_TASK) {
-        Some(task) => Err(Failure::stale_plan(format!(
-            "a {} task is working on VM {owner}",
-            task.kind()
-        ))),
+    match writing_task(&site.pve, &hosts, owner.get(), near).await? {
+        Some(upid) => Err(Failure::stale_plan(format!("a task may be writing {volid}: {upid}"))),
         None => Ok(()),
     }
 }

@@ -185,6 +185,8 @@ pub(super) async fn record_volumes(site: &Clients, vm: &VmRef) -> Result<(), Fai
         site.journal.write(&JournalEntry::Made {
             vmid: vm.vmid,
             volumes: made.iter().filter_map(|(_, disk)| disk.volume.clone()).collect(),
+            host: Some(location.host.to_string()),
+            since: None,
         });
         let mut change = qemu::Change {
             digest: config.digest,
@@ -355,6 +357,8 @@ async fn prove_deletion(
     site.journal.write(&JournalEntry::Made {
         vmid: vm.vmid,
         volumes: deletion.volumes.to_vec(),
+        host: Some(location.host.to_string()),
+        since: None,
     });
     match mark_deletion_started(site, location, config, mark).await {
         Ok(written) if written || is_new => Ok(Proved::Yes),

@@ -532,7 +532,7 @@ async fn configured(node: &Node, addresses: &AddressBook, release: Version) -> G
         .collect();
     let running = RunningGuest {
         uuid,
-        release,
+        release: Some(release),
         kubernetes,
         stage: status.stage.to_string(),
         unmet,

@@ -13,12 +13,10 @@ use pve_api::{Client, Content, Error, cluster, host, qemu, storage, task};
 use semver::Version;
 
 use super::ObserveScope;
+use super::leftovers::{self, Noted};
 use crate::failure::Failure;
 use crate::known::{FactCache, HostLook, KeptFacts};
 use crate::pve_config::{current_and_pending, merged_settings, volumes_in};
-
-/// More lines than the log of a fill has.
-pub const LOG_LINES: u64 = 5000;
 
 /// Everything that Proxmox VE was asked for.
 #[derive(Debug)]
@@ -30,18 +28,11 @@ pub struct PveObservation {
     pub hosts: BTreeMap<String, Host>,
     pub vms: Seen<BTreeMap<u32, Vm>>,
     pub leftovers: Seen<Vec<LeftoverVolume>>,
+    /// Volumes of the journal that are gone, or whose VMID another VM has.
+    pub ended: Vec<String>,
     pub lost: BTreeSet<String>,
     pub images: BTreeMap<StorageAt, Seen<Vec<ImageFile>>>,
     pub tasks: Vec<PveTask>,
-}
-
-/// What the journal knows about disks.
-#[derive(Debug)]
-pub struct Noted {
-    /// Volumes that mainstay made.
-    pub made: BTreeSet<String>,
-    /// Tasks that mainstay sent to make disks.
-    pub fills: Vec<pve_api::Upid>,
 }
 
 async fn known_or<T: Clone>(known: Option<&T>, call: pve_api::Call<T>, pve: &Client) -> Result<T, Error> {
@@ -73,9 +64,13 @@ pub async fn look(pve: &Client, cache: &FactCache, scope: &ObserveScope<'_>, not
     let (version, resources, permissions) = (version?, resources?, permissions?);
     let inventory = Inventory::of(resources);
     let names: Vec<pve_api::Host> = inventory.online().cloned().collect();
+    let active = |name| async move {
+        let page = pve.call(task::active(name)).await?;
+        Ok(page.items.into_iter().map(task_of).collect())
+    };
     let (hosts, tasks, vms) = tokio::join!(
         join_all(names.iter().map(|name| look_at_host(pve, name, known.as_ref()))),
-        join_all(names.iter().map(|name| pve.call(task::active(name)))),
+        join_all(names.iter().map(active)),
         configs(pve, &inventory.guests, scope),
     );
     cache.keep(KeptFacts {
@@ -90,11 +85,15 @@ pub async fn look(pve: &Client, cache: &FactCache, scope: &ObserveScope<'_>, not
         Seen::Unknown("the token lacks VM.Audit on /vms, so it may not see every VM".into())
     };
     let (images, disks) = tokio::join!(images(pve, &hosts, scope), disks(pve, &hosts));
-    let mut leftovers = leftovers(&disks, &vms, scope, &noted.made);
-    if let Seen::Yes(found) = &mut leftovers {
-        prove_by_logs(pve, &noted.fills, found).await;
-    }
-    let leftovers = prove(pve, &inventory.guests, &permissions, leftovers).await;
+    let seen = leftovers::Seeing {
+        disks: &disks,
+        hosts: &hosts,
+        vms: &vms,
+        guests: &inventory.guests,
+        tasks: &tasks,
+        permissions: &permissions,
+    };
+    let (leftovers, ended) = leftovers::find(pve, &seen, scope, noted).await;
     let lost = lost(&disks, &hosts, vms.yes());
     Ok(PveObservation {
         version,
@@ -106,14 +105,10 @@ pub async fn look(pve: &Client, cache: &FactCache, scope: &ObserveScope<'_>, not
         hosts,
         vms,
         leftovers,
+        ended,
         lost,
         images,
-        tasks: tasks
-            .into_iter()
-            .filter_map(Result::ok)
-            .flat_map(|page| page.items)
-            .map(task_of)
-            .collect(),
+        tasks: tasks.into_iter().filter_map(Result::ok).flatten().collect(),
     })
 }
 
@@ -391,7 +386,7 @@ async fn images(
 }
 
 /// The hosts that see the same storage: all that have it if it is shared, else the one.
-fn hosts_sharing(hosts: &BTreeMap<String, Host>, at: &StorageAt) -> Vec<String> {
+pub(super) fn hosts_sharing(hosts: &BTreeMap<String, Host>, at: &StorageAt) -> Vec<String> {
     let shares = |host: &Host| {
         host.storages
             .yes()
@@ -428,119 +423,12 @@ async fn files(pve: &Client, at: &StorageAt) -> Seen<Vec<ImageFile>> {
 }
 
 /// Every disk on every storage that may hold some.
-type Disks = Vec<(StorageAt, Result<Vec<storage::Volume>, Failure>)>;
+pub(super) type Disks = Vec<(StorageAt, Result<Vec<storage::Volume>, Failure>)>;
 
 async fn disks(pve: &Client, hosts: &BTreeMap<String, Host>) -> Disks {
     let places = places(hosts, |_, storage| storage.allows("images"));
     let lists = join_all(places.iter().map(|at| disks_at(pve, at))).await;
     places.into_iter().zip(lists).collect()
-}
-
-/// Disks with one of our VMIDs in their name that the VM of that number does not name.
-fn leftovers(
-    disks: &Disks,
-    vms: &Seen<BTreeMap<u32, Vm>>,
-    scope: &ObserveScope<'_>,
-    made: &BTreeSet<String>,
-) -> Seen<Vec<LeftoverVolume>> {
-    let Seen::Yes(vms) = vms else {
-        return Seen::Unknown("the list of VMs is not complete".into());
-    };
-    let mut found = Vec::new();
-    for (at, list) in disks {
-        let volumes = match list {
-            Ok(volumes) => volumes,
-            Err(error) => return Seen::Unknown(format!("{at} cannot be listed: {error}")),
-        };
-        for volume in volumes {
-            let Some(vmid) = volume.vmid.or(volume.volid.owner()).map(pve_api::Vmid::get) else {
-                continue;
-            };
-            let name = volume.volid.to_string();
-            let proved = made.contains(&name);
-            let is_marked = vms.get(&vmid).is_some_and(|vm| is_of_cluster(vm, scope));
-            if (scope.vmids.contains(&vmid) || is_marked || proved) && !is_referred_to(vms.get(&vmid), &name) {
-                found.push(LeftoverVolume {
-                    at: at.clone(),
-                    volume: name,
-                    vmid,
-                    proved,
-                    may_free: false,
-                });
-            }
-        }
-    }
-    Seen::Yes(found)
-}
-
-fn is_of_cluster(vm: &Vm, scope: &ObserveScope<'_>) -> bool {
-    let mark = vm.config.yes().and_then(|config| Mark::parse(&config.description));
-    mark.is_some_and(|mark| Some(mark.cluster_id) == scope.cluster_id)
-}
-
-/// A fill that failed, or whose worker died, leaves volumes that no config names. The log of the task that we sent names them.
-async fn prove_by_logs(pve: &Client, fills: &[pve_api::Upid], leftovers: &mut [LeftoverVolume]) {
-    let unproved: BTreeSet<u32> = leftovers.iter().filter(|left| !left.proved).map(|left| left.vmid).collect();
-    let concerns = |upid: &&pve_api::Upid| upid.vmid().is_some_and(|vmid| unproved.contains(&vmid.get()));
-    for upid in fills.iter().filter(concerns) {
-        // A log that is gone proves nothing.
-        let Ok(page) = pve.call(task::log(upid, 0, LOG_LINES)).await else {
-            continue;
-        };
-        let made: BTreeSet<String> = page.items.iter().filter_map(|line| made_in(&line.t)).collect();
-        let vmid = upid.vmid().map(pve_api::Vmid::get);
-        for left in leftovers.iter_mut() {
-            left.proved |= Some(left.vmid) == vmid && made.contains(&left.volume);
-        }
-    }
-}
-
-/// The volume that a line of a task log says was made.
-pub fn made_in(line: &str) -> Option<String> {
-    let (_, rest) = line
-        .split_once("allocated target volume '")
-        .or_else(|| line.split_once(": successfully created disk '"))?;
-    let end = rest.find([',', '\''])?;
-    Some(rest[..end].to_owned())
-}
-
-/// A volume that the journal names is freed only if no VM at all names it: another may have taken it over. Whether the token may free it
-/// is asked of its rights.
-async fn prove(
-    pve: &Client,
-    guests: &[Guest],
-    rights: &Permissions,
-    leftovers: Seen<Vec<LeftoverVolume>>,
-) -> Seen<Vec<LeftoverVolume>> {
-    let Seen::Yes(mut found) = leftovers else { return leftovers };
-    for left in &mut found {
-        left.may_free = rights.allows(&format!("/storage/{}", left.at.storage), "Datastore.Allocate");
-    }
-    if !found.iter().any(|left| left.proved) {
-        return Seen::Yes(found);
-    }
-    match all_uses(pve, guests).await {
-        Ok(used) => found.retain(|left| !left.proved || !used.contains(&left.volume)),
-        // What could not be read may name it.
-        Err(_) => found.iter_mut().for_each(|left| left.proved = false),
-    }
-    Seen::Yes(found)
-}
-
-/// Every volume that the config of some VM names.
-pub async fn all_uses(pve: &Client, guests: &[Guest]) -> Result<BTreeSet<String>, Error> {
-    let machines = guests.iter().filter(|guest| guest.kind == GuestKind::Qemu);
-    let read = join_all(machines.map(|guest| volume_uses(pve, &guest.host, guest.vmid))).await;
-    let mut used = BTreeSet::new();
-    for uses in read {
-        match uses {
-            Ok(uses) => used.extend(uses.into_iter().map(|used| used.volume)),
-            // Gone since it was listed.
-            Err(error) if error.is_missing() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(used)
 }
 
 /// Disks of VMs whose storage was listed and does not have them.
@@ -574,15 +462,6 @@ fn lost(disks: &Disks, hosts: &BTreeMap<String, Host>, vms: Option<&BTreeMap<u32
         }
     }
     lost
-}
-
-/// A VM whose config was not read may refer to anything.
-fn is_referred_to(vm: Option<&Vm>, volume: &str) -> bool {
-    match vm.map(|vm| &vm.config) {
-        None => false,
-        Some(Seen::Yes(config)) => config.volume_uses().iter().any(|used| used.volume == volume) || config.lock.is_some(),
-        Some(Seen::No | Seen::Unknown(_)) => true,
-    }
 }
 
 async fn disks_at(pve: &Client, at: &StorageAt) -> Result<Vec<storage::Volume>, Failure> {

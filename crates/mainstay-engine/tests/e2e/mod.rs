@@ -3,6 +3,7 @@
 mod adopt;
 mod changes;
 mod held;
+mod identity;
 mod rancher;
 mod stale;
 mod stopped;

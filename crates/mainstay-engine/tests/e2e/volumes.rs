@@ -183,6 +183,8 @@ fn a_volume_that_was_ours_and_is_another_vms_now_is_not_freed() {
             .write(&mainstay_engine::JournalEntry::Made {
                 vmid: 3001,
                 volumes: vec![system.clone()],
+                host: Some(vm.host.clone()),
+                since: None,
             });
         lab.forget_vm(3001);
         settled(stage, stage.down(FILE).await);

@@ -41,9 +41,21 @@ fn the_oldest_of_what_runs_is_what_runs() {
     let world = settled(THREE_AND_TWO);
     let mut observed = world.look();
     if let Some(Guest::Running(node)) = observed.guests.get_mut("prod-w-1") {
-        node.release = Version::new(1, 14, 0);
+        node.release = Some(Version::new(1, 14, 0));
     }
     assert_eq!(running(&observed, ID).unwrap().release, Version::new(1, 14, 0));
+}
+
+#[test]
+fn a_machine_that_does_not_tell_its_release_yet_runs_no_older_one() {
+    let world = settled(THREE_AND_TWO);
+    let mut observed = world.look();
+    for name in ["prod-w-1", "prod-cp-1"] {
+        if let Some(Guest::Running(node)) = observed.guests.get_mut(name) {
+            (node.release, node.kubernetes) = (None, None);
+        }
+    }
+    assert_eq!(running(&observed, ID), running(&world.look(), ID));
 }
 
 #[test]

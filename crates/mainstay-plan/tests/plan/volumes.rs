@@ -242,6 +242,22 @@ fn a_leftover_beside_our_machine_that_nothing_proves_stays_and_is_named() {
 }
 
 #[test]
+fn a_leftover_that_a_task_may_be_writing_waits_for_the_task() {
+    let world = settled(ONE).changed(|world| {
+        world.leftover(2001, true);
+        let Seen::Yes(all) = &mut world.observed.leftovers else {
+            panic!("leftovers are not seen")
+        };
+        all[0].busy = Some("a qmclone task runs on pve1 and may be writing it".to_owned());
+    });
+    for plan in [world.plan(), world.down().plan()] {
+        let deletes = |step: &mainstay_plan::Step| matches!(step.action, Action::VolumeDelete { .. });
+        assert!(!plan.steps.iter().any(deletes), "{}", plan.trace());
+        assert!(plan.held.iter().any(mainstay_plan::Held::is_transient), "{:?}", plan.held);
+    }
+}
+
+#[test]
 fn a_leftover_that_is_ours_goes_beside_a_machine_that_runs_too() {
     let world = settled(ONE).changed(|world| world.leftover(2001, true));
     expect!["1 volume.delete local-lvm:vm-2001-disk-9 [wipe]: left by a fill that did not end"].assert_eq(&world.plan().trace());

@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 use mainstay_plan::{
     Action, Desired, EtcdMember, EtcdState, Facts, Guest, GuestConfig, Host, HostStorage, Image, ImageFile, Kubernetes,
     LeftoverVolume, Mark, MemberRemoval, Memory, NodeStatus, Observed, OpenPorts, Plan, PowerState, RunningGuest, SchematicRef,
-    Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, TokenScope, Versions, Vm, VmDisk, VmNic, VmSettings, derive,
-    lint, plan, running,
+    Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, TokenScope, Versions, Vm, VmDisk, VmNic, VmSettings,
+    VolumeIdentity, derive, lint, plan, running,
 };
 use mainstay_spec::{Environment, Gib, Spec};
 use semver::Version;
@@ -371,7 +371,10 @@ impl World {
             at,
             volume: format!("local-lvm:vm-{vmid}-disk-9"),
             vmid,
+            identity: VolumeIdentity::default(),
             proved,
+            doubt: None,
+            busy: None,
             may_free: true,
         };
         match &mut self.observed.leftovers {
@@ -477,7 +480,7 @@ impl World {
             },
             Some(config) => Guest::Running(Box::new(RunningGuest {
                 uuid,
-                release: versions.release,
+                release: Some(versions.release),
                 kubernetes: Some(versions.kubernetes),
                 stage: "running".to_owned(),
                 unmet: Vec::new(),

@@ -143,7 +143,7 @@ fn stage(guest: &Guest) -> String {
         Guest::Silent(_) => "silent".into(),
         Guest::AwaitingConfig { .. } => "maintenance".into(),
         Guest::Foreign(_) => "foreign".into(),
-        Guest::Running(node) => node.release.to_string(),
+        Guest::Running(node) => node.release.as_ref().map_or_else(|| node.stage.clone(), ToString::to_string),
     }
 }
 

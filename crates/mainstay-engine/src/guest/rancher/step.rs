@@ -401,7 +401,7 @@ fn report(facts: &RunningFacts, uuid: Uuid, addresses: &AddressBook, is_compared
     let guest = RunningGuest {
         uuid,
         kubernetes: facts.version.map(|version| version.kubernetes()),
-        release: release.unwrap_or_else(|| Version::new(0, 0, 0)),
+        release,
         stage: if facts.ready { "running" } else { "starting" }.to_owned(),
         unmet: facts.not_ready_because.iter().cloned().collect(),
         config,
