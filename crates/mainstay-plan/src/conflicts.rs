@@ -8,7 +8,7 @@ use crate::observed::{Guest, Observed, Seen};
 use crate::ownership::{OwnedVm, VmLookup};
 use crate::plan::{HoldReason, Refusal, RefusalKind};
 use crate::step::Subject;
-use crate::vm_diff;
+use crate::{vm_diff, volumes};
 
 /// `import` of disk images, which every machine begins with.
 const OLDEST_PVE: (u64, u64) = (8, 4);
@@ -190,27 +190,31 @@ fn absent(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
                 "choose other VMIDs: `vmids` of the pool, or `vmid` of the machine.",
             )
         });
-    } else if let Some(left) = leftover(ctx.observed, vmid) {
-        let what = format!("VMID {vmid} of {} has a volume without a VM: {left}", machine.name());
-        let why = "the volume may hold data, and a new VM with this VMID would reuse it.";
+    } else if let Some(left) = leftover_seed(ctx.observed, vmid) {
+        let what = format!(
+            "VMID {vmid} of {} has a cloud-init volume without a VM: {left}",
+            machine.name()
+        );
+        let why = "Proxmox VE gives the cloud-init drive of a new VM this name, so the VM could not be created.";
         plan.refuse(Refusal {
             at,
             ..conflict(
                 machine.subject(),
                 what,
                 why,
-                format!("if the data is not needed: pvesm free {left}"),
+                format!("if another Proxmox VE does not use it: pvesm free {left}"),
             )
         });
     }
     foreign_address(ctx, machine, plan);
 }
 
-/// A volume of a VMID that no VM has, unless our journal says that it was ours: that one is freed.
-fn leftover(observed: &Observed, vmid: u32) -> Option<&str> {
+/// A cloud-init volume of a VMID that no VM has, unless our journal says that it was ours: that one is freed. Every other volume has a
+/// name that Proxmox VE does not give again while it exists, so it is only named.
+fn leftover_seed(observed: &Observed, vmid: u32) -> Option<&str> {
     let leftovers = observed.leftovers.yes().into_iter().flatten();
     leftovers
-        .filter(|left| !left.proved)
+        .filter(|left| !left.proved && volumes::is_cloud_init_volume(&left.volume))
         .find(|left| left.vmid == vmid)
         .map(|left| left.volume.as_str())
 }

@@ -270,12 +270,20 @@ fn an_unfinished_claim_says_that_its_tag_follows_and_is_completed() {
 }
 
 #[test]
-fn a_foreign_volume_on_our_vmid_stops_the_claim() {
-    let world = empty(ONE).changed(|world| world.leftover(2001, false));
+fn a_foreign_volume_on_our_vmid_is_named_and_the_machine_is_created() {
+    let mut world = empty(ONE).changed(|world| world.leftover(2001, false));
+    world.settle();
+    expect![". free local-lvm:vm-2001-disk-9 held: no VM uses it, and nothing proves that mainstay made it, so it stays; if it is not needed: pvesm free local-lvm:vm-2001-disk-9"].assert_eq(&world.plan().render());
+    assert!(matches!(&world.observed.leftovers, Seen::Yes(left) if left.len() == 1));
+}
+
+#[test]
+fn a_foreign_cloud_init_volume_on_our_vmid_stops_the_claim() {
+    let world = empty(ONE).changed(|world| world.leftover_named(2001, "vm-2001-cloudinit", false));
     expect![[r#"
-        refused (conflict): VMID 2001 of lab-cp-1 has a volume without a VM: local-lvm:vm-2001-disk-9
-          why:  the volume may hold data, and a new VM with this VMID would reuse it.
-          help: if the data is not needed: pvesm free local-lvm:vm-2001-disk-9"#]]
+        refused (conflict): VMID 2001 of lab-cp-1 has a cloud-init volume without a VM: local-lvm:vm-2001-cloudinit
+          why:  Proxmox VE gives the cloud-init drive of a new VM this name, so the VM could not be created.
+          help: if another Proxmox VE does not use it: pvesm free local-lvm:vm-2001-cloudinit"#]]
     .assert_eq(&world.plan().render());
 }
 

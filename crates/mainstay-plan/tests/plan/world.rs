@@ -363,13 +363,17 @@ impl World {
     }
 
     pub fn leftover(&mut self, vmid: u32, proved: bool) {
+        self.leftover_named(vmid, &format!("vm-{vmid}-disk-9"), proved);
+    }
+
+    pub fn leftover_named(&mut self, vmid: u32, name: &str, proved: bool) {
         let at = StorageAt {
             host: "pve1".to_owned(),
             storage: "local-lvm".to_owned(),
         };
         let left = LeftoverVolume {
             at,
-            volume: format!("local-lvm:vm-{vmid}-disk-9"),
+            volume: format!("local-lvm:{name}"),
             vmid,
             identity: VolumeIdentity::default(),
             proved,
