@@ -1,6 +1,6 @@
 //! How many Proxmox VE calls `up`, a look that finds nothing to do, and `down` make: more calls, or other ones, are a change that shows.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p mainstay-engine --test all calls` writes the list anew. Fifty machines: `--example speed -- 50 --calls`.
+//! `UPDATE_EXPECT=1 cargo test --workspace --test engine calls` writes the list anew. Fifty machines: `--example speed -- 50 --calls`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
