@@ -57,6 +57,14 @@ const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 const CONFLICTS_MAX: usize = 5;
 
 /// The Kubernetes API of one cluster, at one address.
+/// What became of a Node that was deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeDeletion {
+    Gone,
+    /// Its finalizers are not done yet.
+    Begun,
+}
+
 #[derive(Clone)]
 pub struct Cluster {
     client: kube::Client,
@@ -125,13 +133,17 @@ impl Cluster {
     }
 
     /// Removes a node. One that is gone is gone.
-    pub async fn delete_node(&self, name: &str) -> Result<(), Error> {
+    pub async fn delete_node(&self, name: &str) -> Result<NodeDeletion, Error> {
         match self
             .within("delete node", self.node_api().delete(name, &DeleteParams::default()))
             .await
         {
-            Ok(_) => Ok(()),
-            Err(error) if error.class() == Class::NotFound => Ok(()),
+            Ok(answer) => {
+                let node = answer.left();
+                let waits = node.is_some_and(|node| node.metadata.finalizers.is_some_and(|list| !list.is_empty()));
+                Ok(if waits { NodeDeletion::Begun } else { NodeDeletion::Gone })
+            }
+            Err(error) if error.class() == Class::NotFound => Ok(NodeDeletion::Gone),
             Err(error) => Err(error),
         }
     }

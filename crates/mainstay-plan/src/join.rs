@@ -9,7 +9,8 @@ use crate::guest::{self, GuestStatus, Guests};
 use crate::observed::{EtcdState, RunningGuest, Seen};
 use crate::ownership::OwnedVm;
 use crate::placement::Placement;
-use crate::step::{Ask, MemberRemoval, StepId, Subject, VmRef};
+use crate::plan::HoldReason;
+use crate::step::{Ask, Impact, MemberRemoval, StepId, Subject, VmRef};
 use crate::vm::{self, VmOutcome, VmPass};
 
 /// Proves and prepares the guests that need it before they are configured. Returns the step after which each is prepared.
@@ -80,7 +81,15 @@ pub(crate) fn configure<'a>(
         let is_new_member = machine.is_control_plane() && *joins_etcd;
         let is_chained = is_new_member && !is_new_cluster;
         let mut before = if is_chained { chain.tail.clone() } else { Vec::new() };
-        if is_chained {
+        if *joins_etcd && !is_new_cluster && guest::needs_free_name(machine) {
+            match free_name(ctx, machine, &before, &mut chain, plan) {
+                Ok(freed) => before.extend(freed),
+                Err(reason) => {
+                    plan.hold(machine.subject(), "configure", HoldReason::transient(reason));
+                    continue;
+                }
+            }
+        } else if is_chained {
             before.extend(remove_stale_learner(ctx, machine, &before, &mut chain, plan));
         }
         // One whose disk is not grown yet was never configured, and the next plan relies on that.
@@ -160,6 +169,35 @@ fn remove_stale_learner(
     chain.members.retain(|member| member.id != learner.id);
     let by = MemberRemoval::RemovedBy(by);
     Some(etcd::leave(ctx, &learner, by, "it never started", after.to_vec(), plan))
+}
+
+/// Removes what an earlier machine of this name left in etcd and Kubernetes: a new one would be refused as its double. Returns the last step.
+fn free_name(
+    ctx: Context<'_>,
+    machine: &DesiredMachine,
+    after: &[StepId],
+    chain: &mut EtcdChain,
+    plan: &mut PlanBuilder,
+) -> Result<Option<StepId>, String> {
+    const WHY: &str = "left by an earlier machine of this name";
+    let name = machine.name();
+    let mut last = None;
+    if let Some(member) = chain.members.iter().find(|member| member.name == name).cloned() {
+        if member.votes() {
+            etcd::may_leave(&chain.members, name)?;
+        }
+        let rest: Vec<_> = chain.members.iter().filter(|other| other.name != name).cloned().collect();
+        let by = guest::etcd_exit(ctx, &member, &rest)?.removal();
+        chain.members = rest;
+        last = Some(etcd::leave(ctx, &member, by, WHY, after.to_vec(), plan));
+    }
+    if ctx.node(name).is_some() {
+        let ask = ctx.other_control_planes(name);
+        let step = plan.machine_step(machine, Action::NodeDelete { ask }).because(WHY);
+        let step = step.impact(Impact::Live).needs(after.iter().copied()).needs(last);
+        last = Some(step.add());
+    }
+    Ok(last)
 }
 
 /// Begins etcd on the founder, once in the life of the cluster. That it will begin there is recorded first, so that a run that is

@@ -1,8 +1,7 @@
 //! The removal pass: machines that are not in the file any more, members without a machine, leftover volumes; and everything for `down`.
 //!
-//! A control plane leaves etcd first, then the machine stops, then its Node goes, then the VM: each while the one before still proves it.
-//! A machine that does not answer cannot leave. Its VM is deleted first, and then a healthy member removes it from etcd. In the other
-//! order an interrupted removal would leave a machine whose data etcd rejects for good, so that it could not be kept after all.
+//! A control plane leaves etcd, its machine stops, its Node goes, then its VM: each while the one before still proves it. When it leaves is
+//! a question to its distribution, see [`EtcdExit`].
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,7 +13,7 @@ use crate::action::Action;
 use crate::builder::{PlanBuilder, StepBuilder};
 use crate::context::{Context, Inputs};
 use crate::etcd::{self, EtcdChain, EtcdFacts, EtcdPresence};
-use crate::guest;
+use crate::guest::{self, EtcdExit};
 use crate::images;
 use crate::mark::{Mark, TAG};
 use crate::observed::{EtcdMember, EtcdState, Guest, Observed, PowerState, Seen, Vm};
@@ -145,7 +144,7 @@ pub(crate) fn plan(
             None if is_marked_control_plane(vm) => remove_control_plane(ctx, &mut removal, etcd, &mut chain),
             None => {
                 let marked = removal.repair_marks();
-                removal.remove_machine(None, marked.into_iter().collect());
+                removal.remove_machine(None, marked.into_iter().collect(), None, &[]);
                 Ok(())
             }
         };
@@ -216,7 +215,7 @@ fn remove_control_plane(
             if member.votes() {
                 etcd::may_leave(&chain.members, name)?;
             }
-            Some(removal_method(ctx, member, &rest)?)
+            Some(guest::etcd_exit(ctx, member, &rest)?)
         }
         // It may be a member by the time it is stopped, and then a healthy one must tell.
         None if may_join && matches!(etcd.presence, EtcdPresence::Exists) => etcd::healthy_peer(ctx, &rest).map(|_| None)?,
@@ -225,7 +224,7 @@ fn remove_control_plane(
     chain.members = rest;
     let marked = removal.repair_marks();
     let needs: Vec<StepId> = marked.into_iter().chain(chain.tail.iter().copied()).collect();
-    let leaves = matches!(by, Some(MemberRemoval::Leave));
+    let is_out_first = matches!(by, Some(EtcdExit::Itself | EtcdExit::BeforeStop(_)));
     let votes = member.as_ref().is_some_and(EtcdMember::votes);
     let check = etcd::healthy_peer(ctx, &chain.members).ok().map(|peer| QuorumCheck {
         member: MemberRef {
@@ -233,23 +232,11 @@ fn remove_control_plane(
             id: member.as_ref().map_or(0, |member| member.id),
         },
         ask: [peer].into(),
-        may_join: !leaves && !votes && may_join,
+        may_join: !is_out_first && !votes && may_join,
     });
-    let why = removal.why();
-    let end = match member.zip(by) {
-        None => removal.remove_machine(check, needs),
-        // It leaves while it answers, so that etcd never counts a member that is gone.
-        Some((member, by @ MemberRemoval::Leave)) => {
-            let left = etcd::leave(ctx, &member, by, why, needs, removal.plan);
-            let needs = [left].into_iter().chain(chain.tail.iter().copied()).collect();
-            removal.remove_machine(check, needs)
-        }
-        Some((member, by @ MemberRemoval::RemovedBy(_))) => {
-            let removed = removal.remove_machine(check, needs);
-            etcd::leave(ctx, &member, by, why, vec![removed], removal.plan)
-        }
-    };
-    chain.tail = vec![end];
+    let tail = chain.tail.clone();
+    let leaving = member.zip(by).map(|(member, exit)| LeavingMember { ctx, member, exit });
+    chain.tail = vec![removal.remove_machine(check, needs, leaving.as_ref(), &tail)];
     Ok(())
 }
 
@@ -289,8 +276,9 @@ fn remove_orphans(ctx: Context<'_>, chain: &mut EtcdChain, plan: &mut PlanBuilde
             Ok(())
         };
         let rest: Vec<EtcdMember> = chain.members.iter().filter(|other| other.id != member.id).cloned().collect();
-        match gate.and_then(|()| removal_method(ctx, &member, &rest)) {
-            Ok(by) => {
+        match gate.and_then(|()| guest::etcd_exit(ctx, &member, &rest)) {
+            Ok(exit) => {
+                let by = exit.removal();
                 chain.members = rest;
                 chain.tail = vec![etcd::leave(ctx, &member, by, UNWANTED, chain.tail.clone(), plan)];
             }
@@ -306,16 +294,16 @@ fn unproved_vm<'a>(ctx: Context<'a>, name: &str) -> Option<&'a Vm> {
     ctx.owned.all.values().find(is_it)
 }
 
-/// A member leaves by itself while it answers; else one of the rest removes it.
-fn removal_method(ctx: Context<'_>, member: &EtcdMember, rest: &[EtcdMember]) -> Result<MemberRemoval, String> {
-    if let Some(reason) = guest::removal_unsupported(&ctx.cluster.versions) {
-        return Err(reason);
-    }
-    let own_address = ctx.owned.ours.get(&member.name).and_then(|vm| vm.config.address);
-    let answers = matches!(ctx.guest(&member.name), Some(Guest::Running(_)));
-    match own_address.filter(|_| answers && member.healthy) {
-        Some(_) => Ok(MemberRemoval::Leave),
-        None => etcd::healthy_peer(ctx, rest).map(MemberRemoval::RemovedBy),
+/// A member of etcd whose machine goes.
+struct LeavingMember<'a> {
+    ctx: Context<'a>,
+    member: EtcdMember,
+    exit: EtcdExit,
+}
+
+impl LeavingMember<'_> {
+    fn leave(&self, by: MemberRemoval, why: &str, needs: Vec<StepId>, plan: &mut PlanBuilder) -> StepId {
+        etcd::leave(self.ctx, &self.member, by, why, needs, plan)
     }
 }
 
@@ -338,11 +326,27 @@ impl Removal<'_, '_> {
         self.plan.hold(Subject::Machine(self.name.to_owned()), "remove", reason);
     }
 
-    /// Stop, Node, VM. Returns the last step.
-    fn remove_machine(&mut self, check: Option<QuorumCheck>, needs: Vec<StepId>) -> StepId {
+    /// Stop, Node, VM, and in between the etcd member, where its distribution says. `tail`: the last steps on other members.
+    /// Returns the last step.
+    fn remove_machine(
+        &mut self,
+        check: Option<QuorumCheck>,
+        mut needs: Vec<StepId>,
+        leaving: Option<&LeavingMember<'_>>,
+        tail: &[StepId],
+    ) -> StepId {
+        let why = self.why();
+        let is_out_first = |leaving: &&LeavingMember<'_>| matches!(leaving.exit, EtcdExit::Itself | EtcdExit::BeforeStop(_));
+        if let Some(leaving) = leaving.filter(is_out_first) {
+            let left = leaving.leave(leaving.exit.removal(), why, needs, self.plan);
+            needs = [left].into_iter().chain(tail.iter().copied()).collect();
+        }
         let stopped = self.stop(check.clone(), needs.clone());
         let mut before = needs;
         before.extend(stopped);
+        if let Some(leaving) = leaving.filter(|leaving| matches!(leaving.exit, EtcdExit::AfterStop(_))) {
+            before.push(leaving.leave(leaving.exit.removal(), why, before.clone(), self.plan));
+        }
         if self.may_be_node() {
             let ask = self.inputs.control_planes();
             let step = self.step(Action::NodeDelete { ask }).because("its machine goes");
@@ -351,7 +355,11 @@ impl Removal<'_, '_> {
         }
         let first = before.first().copied();
         before.extend(self.free_leftovers(first));
-        self.delete(check, before)
+        let deleted = self.delete(check, before);
+        match leaving.filter(|leaving| matches!(leaving.exit, EtcdExit::AfterDeletion(_))) {
+            Some(leaving) => leaving.leave(leaving.exit.removal(), why, vec![deleted], self.plan),
+            None => deleted,
+        }
     }
 
     /// It is a Node, or could become one before it is stopped.

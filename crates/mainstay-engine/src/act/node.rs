@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mainstay_kube::NodeDeletion;
 use mainstay_plan::NodeState;
 use tokio::time::Instant;
 
@@ -11,6 +12,8 @@ use crate::kube::EARLIER_BOOT;
 use crate::wait::{self, Debounce, WaitStatus};
 
 const REGISTERED: Duration = Duration::from_secs(900);
+/// Finalizers of a Node take seconds.
+const GONE: Duration = Duration::from_secs(120);
 /// Readiness comes and goes while a machine starts: it counts when it holds.
 const HOLDS: Duration = Duration::from_secs(2);
 /// How old the machine's own reason may be. It says much, and little of it changes within seconds.
@@ -78,7 +81,25 @@ impl<'a> NotReadyReason<'a> {
     }
 }
 
+/// A Node may have finalizers, which a controller of its distribution removes first. Its name is free when it is gone.
 pub async fn delete(ctx: StepContext<'_>, machine: &str, ask: &[String]) -> Result<(), Failure> {
+    let what = format!("node {machine} did not go");
+    let mut asked = false;
+    wait::until(ctx.jitter, ctx.progress, &what, GONE, async || {
+        match delete_once(ctx, machine, ask).await {
+            Ok(NodeDeletion::Gone) => Ok(WaitStatus::Done(())),
+            Ok(NodeDeletion::Begun) => {
+                asked = true;
+                Ok(WaitStatus::Waiting("its finalizers are not done yet".into()))
+            }
+            Err(failure) if asked => Ok(WaitStatus::Waiting(failure.why.unwrap_or(failure.what))),
+            Err(failure) => Err(failure),
+        }
+    })
+    .await
+}
+
+async fn delete_once(ctx: StepContext<'_>, machine: &str, ask: &[String]) -> Result<NodeDeletion, Failure> {
     let mut last = None;
     for address in ask.iter().filter_map(|control_plane| ctx.addresses.get(control_plane)) {
         let deleted = match ctx.kube.server(address) {
@@ -86,7 +107,7 @@ pub async fn delete(ctx: StepContext<'_>, machine: &str, ask: &[String]) -> Resu
             Err(error) => Err(error),
         };
         match deleted {
-            Ok(()) => return Ok(()),
+            Ok(deletion) => return Ok(deletion),
             Err(error) => last = Some(error),
         }
     }

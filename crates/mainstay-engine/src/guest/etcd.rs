@@ -29,8 +29,9 @@ pub async fn check_restart(ctx: StepContext<'_>, guest: &GuestRef, check: Option
 pub async fn check_quorum_without(ctx: StepContext<'_>, check: Option<&QuorumCheck>) -> Result<(), Failure> {
     let Some(check) = check else { return Ok(()) };
     let members = list_members(ctx, &check.ask).await?;
-    let voters = members.iter().filter(|member| !member.learner);
-    let (own, others): (Vec<_>, Vec<_>) = voters.partition(|voter| voter.is(&check.member));
+    let (mut own, others): (Vec<_>, Vec<_>) = members.iter().partition(|member| member.is(&check.member));
+    let others: Vec<_> = others.into_iter().filter(|member| !member.learner).collect();
+    own.retain(|member| !member.learner || guest::promotes_stopped_learners(ctx.guests));
     // The only voter may always go: no other member depends on it.
     if own.is_empty() || others.is_empty() {
         return Ok(());
@@ -61,7 +62,8 @@ pub async fn await_not_joining(ctx: StepContext<'_>, check: Option<&QuorumCheck>
         if count_healthy(ctx, &voters).await > voters.len().div_ceil(2) {
             return Ok(WaitStatus::Done(()));
         }
-        if own.iter().any(|member| !member.learner) {
+        let is_joining = !own.is_empty() && guest::promotes_stopped_learners(ctx.guests);
+        if is_joining || own.iter().any(|member| !member.learner) {
             return Err(Failure::stale_plan(format!(
                 "{name} joined etcd, and leaves it before it is stopped"
             )));

@@ -229,6 +229,14 @@ pub async fn remove_member(ctx: StepContext<'_>, member: &MemberRef, by: &Member
     }
 }
 
+/// Whether a learner of etcd can get its vote after its machine was stopped, so that it counts as a voter already.
+pub fn promotes_stopped_learners(guests: &GuestClients) -> bool {
+    match guests {
+        GuestClients::Talos(_) => false,
+        GuestClients::Rancher(_) => true,
+    }
+}
+
 /// Whether a machine that was restarted is back.
 pub async fn is_back(ctx: StepContext<'_>, guest: &GuestRef) -> Result<WaitStatus<()>, Failure> {
     match ctx.guests {

@@ -3,7 +3,7 @@
 use mainstay_sim::WorldSpec;
 use rancher_config::Distro;
 
-use crate::stage::{on_stage, settled};
+use crate::stage::{Stage, on_stage, settled};
 
 const RKE2: &str = "\
 name: lab
@@ -63,5 +63,38 @@ fn three_k3s_servers_join_one_by_one_and_down_leaves_nothing() {
         assert_eq!(stage.plan(K3S).await.render(), "nothing to do");
         settled(stage, stage.down(K3S).await);
         assert_eq!(stage.world.datacenter().inspect().vms.len(), before.vms.len());
+    });
+}
+
+/// Servers and agents come and go, for both distributions, and etcd is the same all the time.
+async fn grows_and_shrinks(stage: &Stage, small: &str) {
+    settled(stage, stage.up(small).await);
+    let large = small
+        .replace("control-plane: { count: 1", "control-plane: { count: 3")
+        .replace("worker: { count: 1", "worker: { count: 2");
+    for (file, servers, nodes) in [(large.as_str(), 3, 5), (small, 1, 2)] {
+        let seen = settled(stage, stage.up(file).await).nodes.expect("kubernetes answers").nodes;
+        assert!(seen.len() == nodes && seen.values().all(|node| node.ready), "{seen:?}");
+        let members = stage.observed(file).await.etcd.yes().cloned().expect("members");
+        let all_vote = members.iter().all(|member| member.votes() && member.healthy);
+        assert!(members.len() == servers && all_vote, "{members:?}");
+        assert_eq!(stage.plan(file).await.render(), "nothing to do");
+    }
+    assert_eq!(stage.world.etcd_foundings(), 1);
+    settled(stage, stage.down(small).await);
+}
+
+#[test]
+fn an_rke2_cluster_grows_to_three_servers_and_shrinks_to_one() {
+    on_stage(304, WorldSpec::default(), async |stage| {
+        grows_and_shrinks(&stage.with_rancher(Distro::Rke2), RKE2).await;
+    });
+}
+
+#[test]
+fn a_k3s_cluster_grows_to_three_servers_and_shrinks_to_one() {
+    on_stage(305, WorldSpec::default(), async |stage| {
+        let small = K3S.replace("count: 3", "count: 1");
+        grows_and_shrinks(&stage.with_rancher(Distro::K3s), &small).await;
     });
 }

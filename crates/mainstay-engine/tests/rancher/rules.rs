@@ -249,6 +249,7 @@ fn a_member_is_removed_by_its_node_and_the_only_voter_never() {
         lab.first_server().await;
         let only = ServerRemoval {
             node: "cp-1",
+            is_it: &|member| member.is_of("cp-1"),
             others: &[ip("10.0.0.11")],
         };
         let failure = remove_member(&lab.access, &only, &()).await.expect_err("the only voter");
@@ -259,6 +260,7 @@ fn a_member_is_removed_by_its_node_and_the_only_voter_never() {
         lab.stop(&Machine::new("cp-3")).await;
         let removal = ServerRemoval {
             node: "cp-3",
+            is_it: &|member| member.is_of("cp-3"),
             others: &[ip("10.0.0.11"), ip("10.0.0.12")],
         };
         for _ in 0..2 {

@@ -15,10 +15,10 @@ use crate::derive_error::DeriveError;
 use crate::desired::DesiredMachine;
 use crate::desired::Image;
 use crate::etcd;
-use crate::observed::{Guest, GuestConfig, RunningGuest, Seen};
+use crate::observed::{EtcdMember, Guest, GuestConfig, RunningGuest, Seen};
 use crate::plan::HoldReason;
 use crate::secrets::{ClusterSecrets, DistroSecrets};
-use crate::step::{ApplyMode, FirstUser};
+use crate::step::{ApplyMode, FirstUser, MemberRemoval};
 use crate::versions::Versions;
 use crate::vm::{VmOutcome, VmPass};
 
@@ -115,14 +115,41 @@ pub(crate) fn joins_by_itself(machine: &DesiredMachine) -> bool {
     }
 }
 
-/// Why a member cannot be removed from etcd by this version, if it cannot.
-pub(crate) fn removal_unsupported(versions: &Versions) -> Option<String> {
-    match versions.distro {
-        Distro::Talos => None,
-        Distro::Rke2 | Distro::K3s => Some(format!(
-            "removing a server of {} from etcd is not supported by this version",
-            versions.distro.title()
-        )),
+/// When a member leaves etcd whose machine goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum EtcdExit {
+    /// By itself, while it still runs.
+    Itself,
+    /// This member takes it out while it still runs, and it is stopped at once.
+    BeforeStop(String),
+    /// This member takes it out when it is stopped, while its VM is there.
+    AfterStop(String),
+    /// This member takes it out when its VM is gone.
+    AfterDeletion(String),
+}
+
+impl EtcdExit {
+    pub fn removal(&self) -> MemberRemoval {
+        match self {
+            Self::Itself => MemberRemoval::Leave,
+            Self::BeforeStop(peer) | Self::AfterStop(peer) | Self::AfterDeletion(peer) => MemberRemoval::RemovedBy(peer.clone()),
+        }
+    }
+}
+
+/// How this member leaves etcd, of which `rest` stays.
+pub(crate) fn etcd_exit(ctx: Context<'_>, member: &EtcdMember, rest: &[EtcdMember]) -> Result<EtcdExit, String> {
+    match ctx.cluster.versions.distro {
+        Distro::Talos => talos::etcd_exit(ctx, member, rest),
+        Distro::Rke2 | Distro::K3s => rancher::etcd_exit(ctx, member, rest),
+    }
+}
+
+/// A new machine under the name of an earlier one is refused until the earlier one's member and Node are gone.
+pub(crate) fn needs_free_name(machine: &DesiredMachine) -> bool {
+    match machine.versions.distro {
+        Distro::Talos => false,
+        Distro::Rke2 | Distro::K3s => true,
     }
 }
 

@@ -12,10 +12,12 @@ use semver::Version;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::{ConfigChange, Pins};
+use super::{ConfigChange, EtcdExit, Pins};
+use crate::context::Context;
 use crate::derive_error::DeriveError;
 use crate::desired::{DesiredMachine, Image, ImageChecksum};
-use crate::observed::{GuestConfig, RunningGuest, Seen};
+use crate::etcd;
+use crate::observed::{EtcdMember, GuestConfig, RunningGuest, Seen};
 use crate::plan::HoldReason;
 use crate::step::ApplyMode;
 use crate::versions::Versions;
@@ -313,4 +315,25 @@ pub(super) fn config_change(_machine: &DesiredMachine, guest: &RunningGuest) -> 
         mode: ApplyMode::Reboot,
         text: format!("files differ: {named}{more}"),
     }))
+}
+
+/// A server that was taken out comes back by itself as a new member as long as it runs, so it is stopped first. Where the rest is one
+/// voter that would cost the majority: then it is taken out first and stopped before its process has ended and begun again. A learner
+/// counts as a voter, because it may be promoted after it was stopped.
+///
+/// Members are taken out through their Nodes. One without a Node cannot be.
+pub(super) fn etcd_exit(ctx: Context<'_>, member: &EtcdMember, rest: &[EtcdMember]) -> Result<EtcdExit, String> {
+    let peer = etcd::healthy_peer(ctx, rest)?;
+    let name = &member.name;
+    if ctx.node(name).is_none() {
+        return Err(format!(
+            "its etcd member is removed through its Node, and there is no Node {name}; if it stays away: etcdctl member remove"
+        ));
+    }
+    let others = rest.iter().filter(|other| other.votes()).count();
+    if member.votes() && others >= 2 {
+        Ok(EtcdExit::AfterStop(peer))
+    } else {
+        Ok(EtcdExit::BeforeStop(peer))
+    }
 }

@@ -5,9 +5,11 @@ pub(super) mod desired;
 use talos_config::diff::{Change, Effect, diff, effect};
 use talos_config::versions::Contract;
 
-use super::ConfigChange;
+use super::{ConfigChange, EtcdExit};
+use crate::context::Context;
 use crate::desired::DesiredMachine;
-use crate::observed::{GuestConfig, RunningGuest, Seen};
+use crate::etcd;
+use crate::observed::{EtcdMember, Guest, GuestConfig, RunningGuest, Seen};
 use crate::plan::HoldReason;
 use crate::step::ApplyMode;
 
@@ -23,6 +25,18 @@ pub(super) fn config_change(machine: &DesiredMachine, guest: &RunningGuest) -> R
     };
     let contract = Contract::of(&machine.versions.release);
     compare(current, &machine.config, contract).map_err(|why| format!("its config cannot be compared: {why}").into())
+}
+
+/// A member leaves by itself while it answers. One that does not answer cannot leave: its VM is deleted first, and then a healthy member
+/// removes it. In the other order an interrupted removal would leave a machine whose data etcd rejects for good, so that it could not be
+/// kept after all.
+pub(super) fn etcd_exit(ctx: Context<'_>, member: &EtcdMember, rest: &[EtcdMember]) -> Result<EtcdExit, String> {
+    let own_address = ctx.owned.ours.get(&member.name).and_then(|vm| vm.config.address);
+    let answers = matches!(ctx.guest(&member.name), Some(Guest::Running(_)));
+    match own_address.filter(|_| answers && member.healthy) {
+        Some(_) => Ok(EtcdExit::Itself),
+        None => etcd::healthy_peer(ctx, rest).map(EtcdExit::AfterDeletion),
+    }
 }
 
 /// `Err` for a config that this version cannot read.

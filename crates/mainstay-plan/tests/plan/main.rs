@@ -12,6 +12,7 @@ mod lints;
 mod new;
 mod places;
 mod properties;
+mod rancher;
 mod removal;
 mod rows;
 mod strangers;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use mainstay_plan::guest::RancherFiles;
 use mainstay_plan::{
     Action, Desired, EtcdMember, EtcdState, Facts, Guest, GuestConfig, Host, HostStorage, Image, ImageFile, Kubernetes,
     LeftoverVolume, Mark, MemberRemoval, Memory, NodeStatus, Observed, OpenPorts, Plan, PowerState, RunningGuest, SchematicRef,
@@ -112,6 +113,38 @@ pub fn host() -> Host {
     }
 }
 
+/// What a generated config depends on, as far as this world cares.
+fn config_of(machine: &mainstay_spec::Machine) -> GuestConfig {
+    let kind = if machine.role == mainstay_spec::Role::Worker {
+        "worker"
+    } else {
+        "controlplane"
+    };
+    let labels: String = machine
+        .labels
+        .iter()
+        .map(|(key, value)| format!("    {key}: {value}\n"))
+        .collect();
+    let labels = if labels.is_empty() {
+        labels
+    } else {
+        format!("  nodeLabels:\n{labels}")
+    };
+    let taints: String = machine
+        .taints
+        .iter()
+        .map(|taint| format!("    {}: {}\n", taint.key, taint.value))
+        .collect();
+    // Not what taints are for, but a key that needs a reboot.
+    let taints = if taints.is_empty() {
+        taints
+    } else {
+        format!("  env:\n{taints}")
+    };
+    let text = format!("version: v1alpha1\nmachine:\n  type: {kind}\n{labels}{taints}cluster:\n  clusterName: prod\n");
+    GuestConfig::new(text)
+}
+
 /// A datacenter of three hosts with nothing in it, and a file.
 pub fn empty(yaml: &str) -> World {
     World {
@@ -157,37 +190,10 @@ impl World {
         }
         let observed = self.look();
         let versions = derive::resolve(&spec, self.cluster_id.and_then(|id| running(&observed, id)).as_ref()).unwrap();
-        let configs = spec.machines.iter().map(|machine| {
-            // What a generated config depends on, as far as this world cares.
-            let kind = if machine.role == mainstay_spec::Role::Worker {
-                "worker"
-            } else {
-                "controlplane"
-            };
-            let labels: String = machine
-                .labels
-                .iter()
-                .map(|(key, value)| format!("    {key}: {value}\n"))
-                .collect();
-            let labels = if labels.is_empty() {
-                labels
-            } else {
-                format!("  nodeLabels:\n{labels}")
-            };
-            let taints: String = machine
-                .taints
-                .iter()
-                .map(|taint| format!("    {}: {}\n", taint.key, taint.value))
-                .collect();
-            // Not what taints are for, but a key that needs a reboot.
-            let taints = if taints.is_empty() {
-                taints
-            } else {
-                format!("  env:\n{taints}")
-            };
-            let text = format!("version: v1alpha1\nmachine:\n  type: {kind}\n{labels}{taints}cluster:\n  clusterName: prod\n");
-            (machine.name.to_string(), GuestConfig::new(text))
-        });
+        let configs = spec
+            .machines
+            .iter()
+            .map(|machine| (machine.name.to_string(), config_of(machine)));
         let image = Image {
             schematic: Some(SchematicRef {
                 id: "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba".to_owned(),
@@ -488,7 +494,7 @@ impl World {
                 kubernetes: Some(versions.kubernetes),
                 stage: "running".to_owned(),
                 unmet: Vec::new(),
-                config: Seen::Yes(config.clone()),
+                config: Seen::Yes(self.seen_config(name, config)),
                 etcd: match (guest.etcd, guest.left) {
                     (true, _) if self.members.iter().any(|(_, member)| member == name) => Seen::Yes(EtcdState::Healthy),
                     (true, _) => Seen::Yes(EtcdState::Unhealthy),
@@ -497,6 +503,25 @@ impl World {
                 },
             })),
         })
+    }
+
+    /// Talos returns its config. RKE2 and k3s tell which files are not as wanted.
+    fn seen_config(&self, name: &str, config: &GuestConfig) -> GuestConfig {
+        if !self.is_rancher() {
+            return config.clone();
+        }
+        let machines = spec(&self.yaml).machines;
+        let wanted = machines.iter().find(|machine| machine.name.as_ref() == name).map(config_of);
+        let outdated = if wanted.is_none_or(|wanted| wanted == *config) {
+            Vec::new()
+        } else {
+            vec!["/etc/rancher/rke2/config.yaml".to_owned()]
+        };
+        RancherFiles { outdated }.config()
+    }
+
+    pub fn is_rancher(&self) -> bool {
+        self.yaml.contains("rke2:") || self.yaml.contains("k3s:")
     }
 
     fn answering(&self, name: &str) -> bool {
@@ -756,6 +781,12 @@ impl World {
             Action::GuestProve { .. } | Action::GuestPrepare { .. } => {}
             Action::GuestConfigure { config, .. } => {
                 let vmid = self.find(&step.subject);
+                let is_new = self.guests[&vmid].config.is_none();
+                let is_taken = self.nodes.contains(&name) || self.members.iter().any(|(_, member)| *member == name);
+                assert!(
+                    !(is_new && is_taken && self.is_rancher()),
+                    "{name} is refused: its name is taken"
+                );
                 let guest = self.guests.get_mut(&vmid).unwrap();
                 guest.silent = false;
                 guest.config.get_or_insert_with(|| config.clone());
@@ -765,9 +796,15 @@ impl World {
             }
             Action::GuestAwait { .. } => self.guest(&name).silent = false,
             Action::GuestReconfigure { config, .. } => self.guest(&name).config = Some(config.clone()),
-            Action::EtcdBootstrap { .. } => {
+            Action::EtcdBootstrap { config, .. } => {
                 assert!(self.members.is_empty(), "a second bootstrap");
-                self.guest(&name).etcd = true;
+                let is_rancher = self.is_rancher();
+                let guest = self.guest(&name);
+                guest.etcd = true;
+                if is_rancher {
+                    guest.config = Some(config.clone());
+                    guest.certified = true;
+                }
                 self.members.push((1, name));
                 let machines = self.machines().into_iter().map(|(name, _)| name);
                 let configured: Vec<String> = machines.filter(|name| self.answering(name)).collect();
@@ -795,7 +832,13 @@ impl World {
                     healthy > self.members.len() / 2,
                     "etcd without a majority cannot change its members"
                 );
+                assert!(
+                    !self.is_rancher() || self.nodes.contains(&member.name),
+                    "{} is removed through its Node",
+                    member.name
+                );
                 if let MemberRemoval::Leave = by {
+                    assert!(!self.is_rancher(), "it leaves through its Node");
                     let guest = self.guest(&member.name);
                     (guest.etcd, guest.left) = (false, true);
                 }
@@ -808,7 +851,14 @@ impl World {
                 assert!(runs && !self.members.is_empty(), "{name} never becomes a node");
                 self.nodes.insert(name);
             }
-            Action::NodeDelete { .. } => drop(self.nodes.remove(&name)),
+            Action::NodeDelete { .. } => {
+                let is_member = self.members.iter().any(|(_, member)| *member == name);
+                assert!(
+                    !(is_member && self.is_rancher()),
+                    "the Node of a member takes the member along without a check"
+                );
+                self.nodes.remove(&name);
+            }
         }
     }
 

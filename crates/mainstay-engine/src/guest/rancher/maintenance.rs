@@ -117,13 +117,15 @@ pub async fn upgrade(guest: &OpenGuest, upgrade: &Upgrade<'_>, progress: &dyn Wa
 #[derive(Clone, Copy)]
 pub struct ServerRemoval<'a> {
     pub node: &'a str,
+    /// The member that was seen. One that the server got since then, because it joined again, is another one and stays.
+    pub is_it: &'a (dyn Fn(&SupervisorMember) -> bool + Sync),
     /// The other servers. Their etcd and API decide; the machine itself is not asked.
     pub others: &'a [IpAddr],
 }
 
 /// Removes the etcd member of a server through the annotation of its Node.
 ///
-/// Success is only what every other server says about its members: the request may be eaten, and the annotations alone do not tell.
+/// Success is only what the other servers say about their members: the request may be eaten, and the annotations alone do not tell.
 pub async fn remove_member(
     access: &RancherAccess,
     removal: &ServerRemoval<'_>,
@@ -136,7 +138,7 @@ pub async fn remove_member(
             Ok(members) => members,
             Err(why) => return Ok(Poll::NotYet(why)),
         };
-        let Some(member) = members.iter().find(|member| member.is_of(removal.node)) else {
+        let Some(member) = members.iter().find(|member| (removal.is_it)(member)) else {
             return Ok(Poll::Done(()));
         };
         let other_voters = members
@@ -180,19 +182,27 @@ pub async fn remove_member(
     .await
 }
 
-/// The members, if every one of these servers names the same.
+/// The members, if those of these servers that answer name the same. An answer needs a majority, so one is enough; another answer would
+/// be that of a second cluster.
 async fn agreed_members(access: &RancherAccess, servers: &[IpAddr]) -> Result<Vec<SupervisorMember>, String> {
     let mut agreed: Option<Vec<SupervisorMember>> = None;
+    let mut why = "no other server is left to ask".to_owned();
     for address in servers {
         let supervisor = access.supervisor(*address).map_err(|failure| failure.what)?;
-        let mut members = supervisor.members().await.map_err(|error| format!("{address}: {error}"))?;
+        let mut members = match supervisor.members().await {
+            Ok(members) => members,
+            Err(error) => {
+                why = format!("{address}: {error}");
+                continue;
+            }
+        };
         members.sort_by(|a, b| a.name.cmp(&b.name));
         if agreed.as_ref().is_some_and(|agreed| *agreed != members) {
             return Err("the servers name different etcd members".into());
         }
         agreed = Some(members);
     }
-    agreed.ok_or_else(|| "no other server is left to ask".into())
+    agreed.ok_or(why)
 }
 
 /// The Node, as the first server tells that answers, and the API to change it by.

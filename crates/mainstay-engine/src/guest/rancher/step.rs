@@ -269,8 +269,10 @@ pub async fn remove_member(
         .filter_map(|machine| ctx.addresses.get(machine))
         .map(IpAddr::from)
         .collect();
+    let is_it = |listed: &SupervisorMember| member_id(listed) == member.id;
     let removal = ServerRemoval {
         node: &member.name,
+        is_it: &is_it,
         others: &others,
     };
     super::remove_member(clients.access()?, &removal, ctx.progress).await
@@ -312,13 +314,17 @@ fn listed(member: &SupervisorMember, addresses: &AddressBook) -> ListedMember {
         url.host_str()?.parse::<Ipv4Addr>().ok()
     });
     let machine = address.and_then(|address| addresses.machine_at(address)).map(str::to_owned);
-    let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{}{:?}", member.name, member.peers).as_bytes());
     ListedMember {
-        id: id.as_u64_pair().0,
-        name: machine.unwrap_or_else(|| member.name.clone()),
+        id: member_id(member),
+        name: machine.unwrap_or_else(|| member.node().unwrap_or_default().to_owned()),
         learner: member.learner,
         address,
     }
+}
+
+fn member_id(member: &SupervisorMember) -> u64 {
+    let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{}{:?}", member.name, member.peers).as_bytes());
+    id.as_u64_pair().0
 }
 
 pub async fn has_healthy_etcd(clients: &RancherClients, address: Ipv4Addr) -> bool {

@@ -53,8 +53,13 @@ pub struct SupervisorMember {
 impl SupervisorMember {
     /// Whether this is the member that runs on a node.
     pub fn is_of(&self, node: &str) -> bool {
-        let suffix = self.name.strip_prefix(node).and_then(|rest| rest.strip_prefix('-'));
-        suffix.is_some_and(|hash| hash.len() == 8 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        self.node() == Some(node)
+    }
+
+    /// The node that it runs on. `None`: it has not started yet.
+    pub fn node(&self) -> Option<&str> {
+        let (node, hash) = self.name.rsplit_once('-')?;
+        (hash.len() == 8 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(node)
     }
 }
 
