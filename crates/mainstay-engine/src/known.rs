@@ -20,14 +20,14 @@ pub struct VmProof {
 }
 
 /// Bridges and storages of a host.
-pub type HostLook = (Seen<BTreeSet<String>>, Seen<BTreeMap<String, HostStorage>>);
+pub type HostFacts = (Seen<BTreeSet<String>>, Seen<BTreeMap<String, HostStorage>>);
 
 /// What hardly changes while a run works: it is read again only after something failed or was held.
 #[derive(Debug, Clone)]
 pub struct KeptFacts {
     pub version: Version,
     pub permissions: Permissions,
-    pub hosts: BTreeMap<pve_api::Host, HostLook>,
+    pub hosts: BTreeMap<pve_api::Host, HostFacts>,
 }
 
 /// The facts of the last observation, for the next one if it may use them.

@@ -38,4 +38,4 @@ pub use guest::{check_image_source, guest_port, rancher};
 pub use journal::{Journal, JournalEntry};
 pub use lease::LeaseHolder;
 pub use observe::{Observation, ObserveScope, observe};
-pub use secrets::{SecretsError, SecretsFile, readers};
+pub use secrets::{SecretsError, SecretsFile, recipients};

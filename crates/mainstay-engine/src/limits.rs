@@ -32,7 +32,7 @@ pub struct Limits {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Slot {
+enum LimitKey {
     Host(String),
     Storage { host: Option<String>, storage: String },
     Vm(u32),
@@ -43,14 +43,14 @@ type QueueTurn = (Reverse<Duration>, u64);
 
 #[derive(Debug, Default)]
 struct Queue {
-    pools: BTreeMap<Slot, SlotPool>,
+    pools: BTreeMap<LimitKey, SlotPool>,
     waiting: BTreeMap<QueueTurn, Waiter>,
     asked: u64,
 }
 
 #[derive(Debug)]
 struct Waiter {
-    slots: Vec<Slot>,
+    slots: Vec<LimitKey>,
     granted: oneshot::Sender<()>,
 }
 
@@ -103,7 +103,7 @@ impl SlotPool {
 }
 
 impl Queue {
-    fn ask(&mut self, rank: Duration, slots: Vec<(Slot, usize)>) -> (QueueTurn, Vec<Slot>, oneshot::Receiver<()>) {
+    fn ask(&mut self, rank: Duration, slots: Vec<(LimitKey, usize)>) -> (QueueTurn, Vec<LimitKey>, oneshot::Receiver<()>) {
         let turn = (Reverse(rank), self.asked);
         self.asked += 1;
         let (granted, receiver) = oneshot::channel();
@@ -111,7 +111,7 @@ impl Queue {
             let pool = self.pools.entry(slot.clone()).or_insert_with(|| SlotPool::new(*size));
             pool.waiting.insert(turn);
         }
-        let slots: Vec<Slot> = slots.into_iter().map(|(slot, _)| slot).collect();
+        let slots: Vec<LimitKey> = slots.into_iter().map(|(slot, _)| slot).collect();
         let waiter = Waiter {
             slots: slots.clone(),
             granted,
@@ -123,7 +123,7 @@ impl Queue {
 
     /// All slots or none: a step that waits for one keeps no other from being used.
     fn try_grant(&mut self, turn: QueueTurn) {
-        let has_room = |slot: &Slot| self.pools.get(slot).is_none_or(SlotPool::has_room);
+        let has_room = |slot: &LimitKey| self.pools.get(slot).is_none_or(SlotPool::has_room);
         if !self
             .waiting
             .get(&turn)
@@ -142,7 +142,7 @@ impl Queue {
         let _ = waiter.granted.send(());
     }
 
-    fn give_back(&mut self, turn: QueueTurn, slots: &[Slot]) {
+    fn give_back(&mut self, turn: QueueTurn, slots: &[LimitKey]) {
         let never_granted = self.waiting.remove(&turn).is_some();
         for slot in slots {
             let Some(pool) = self.pools.get_mut(slot) else { continue };
@@ -157,7 +157,7 @@ impl Queue {
         }
     }
 
-    fn serve(&mut self, slot: &Slot) {
+    fn serve(&mut self, slot: &LimitKey) {
         let mut after = Bound::Unbounded;
         while let Some(pool) = self.pools.get(slot).filter(|pool| pool.has_room()) {
             let Some(next) = pool.waiting.range((after, Bound::Unbounded)).next().copied() else {
@@ -190,7 +190,7 @@ impl Ticket {
 pub struct SlotGuard {
     queue: Arc<Mutex<Queue>>,
     turn: QueueTurn,
-    slots: Vec<Slot>,
+    slots: Vec<LimitKey>,
     /// How long it takes tells how busy its storage is.
     measures: bool,
 }
@@ -210,7 +210,7 @@ impl SlotGuard {
 
     fn adjust(&self, change: impl Fn(&mut SlotPool)) {
         let mut queue = locked(&self.queue);
-        for slot in self.slots.iter().filter(|slot| matches!(slot, Slot::Storage { .. })) {
+        for slot in self.slots.iter().filter(|slot| matches!(slot, LimitKey::Storage { .. })) {
             queue.pools.get_mut(slot).into_iter().for_each(&change);
         }
     }
@@ -251,11 +251,11 @@ impl Limits {
         let info = action.info();
         let mut wanted = Vec::new();
         // PVE holds the VM's lock while a task works on it; a second one would wait ten seconds and fail.
-        wanted.extend(info.vm.map(|vm| (Slot::Vm(vm.vmid), 1)));
+        wanted.extend(info.vm.map(|vm| (LimitKey::Vm(vm.vmid), 1)));
         // Copies and downloads wait for their storage, not for the cores of the host.
         match (info.allocates_on, info.host) {
             (Some(at), _) => wanted.push(self.storage(at)),
-            (None, Some(host)) => wanted.push((Slot::Host(host.to_owned()), self.tasks(host))),
+            (None, Some(host)) => wanted.push((LimitKey::Host(host.to_owned()), self.tasks(host))),
             (None, None) => {}
         }
         self.take(rank, wanted, matches!(action, Action::MachineFill(_)))
@@ -263,10 +263,10 @@ impl Limits {
 
     /// The slot of one VM alone, for a write that belongs to no step: every step comes first.
     pub async fn vm(&self, vmid: u32) -> SlotGuard {
-        self.take(Duration::ZERO, vec![(Slot::Vm(vmid), 1)], false).slots().await
+        self.take(Duration::ZERO, vec![(LimitKey::Vm(vmid), 1)], false).slots().await
     }
 
-    fn take(&self, rank: Duration, wanted: Vec<(Slot, usize)>, measures: bool) -> Ticket {
+    fn take(&self, rank: Duration, wanted: Vec<(LimitKey, usize)>, measures: bool) -> Ticket {
         let (turn, slots, granted) = locked(&self.queue).ask(rank, wanted);
         let held = SlotGuard {
             queue: self.queue.clone(),
@@ -281,13 +281,13 @@ impl Limits {
         self.hosts.get(host).copied().unwrap_or(1)
     }
 
-    fn storage(&self, at: StorageAt) -> (Slot, usize) {
+    fn storage(&self, at: StorageAt) -> (LimitKey, usize) {
         let size = if self.blocks.contains(&at.storage) {
             ALLOCATIONS_ON_BLOCKS
         } else {
             ALLOCATIONS_ON_FILES
         };
-        let slot = Slot::Storage {
+        let slot = LimitKey::Storage {
             host: (!self.shared.contains(&at.storage)).then_some(at.host),
             storage: at.storage,
         };

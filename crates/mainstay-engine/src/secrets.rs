@@ -37,7 +37,7 @@ pub enum SecretsError {
 
 impl SecretsFile {
     /// Next to `cluster.yaml` lies `cluster.secrets.yaml`.
-    pub fn beside(cluster_file: &Path) -> PathBuf {
+    pub fn secrets_path(cluster_file: &Path) -> PathBuf {
         let stem = cluster_file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         cluster_file.with_file_name(format!("{stem}.secrets.yaml"))
     }
@@ -81,11 +81,11 @@ impl SecretsFile {
     }
 
     /// Writes a bundle, encrypted, where no file is.
-    pub fn store(&self, secrets: &ClusterSecrets, readers: &Rule, now: Timestamp, entropy: &Entropy) -> Result<(), SecretsError> {
+    pub fn store(&self, secrets: &ClusterSecrets, rule: &Rule, now: Timestamp, entropy: &Entropy) -> Result<(), SecretsError> {
         let mut rng = entropy.fork("secrets file").rng();
         let text = secrets.to_yaml();
         let sealed =
-            sops_file::encrypt(&text, &readers.recipients, &readers.filter, now, &mut rng).map_err(|source| self.sops(source))?;
+            sops_file::encrypt(&text, &rule.recipients, &rule.filter, now, &mut rng).map_err(|source| self.sops(source))?;
         self.disk
             .create(&self.path, sealed.as_bytes())
             .map_err(|source| match source.kind() {
@@ -113,7 +113,7 @@ impl SecretsFile {
 }
 
 /// Who may read a new file: what `.sops.yaml` says, else those whose keys are at hand.
-pub fn readers(rules: Option<(&CreationRules, &str)>, identities: &[Identity]) -> Result<Rule, sops_file::Error> {
+pub fn recipients(rules: Option<(&CreationRules, &str)>, identities: &[Identity]) -> Result<Rule, sops_file::Error> {
     let by_rule = rules.map(|(rules, path)| rules.rule_for(path)).transpose()?.flatten();
     Ok(by_rule.filter(|rule| !rule.recipients.is_empty()).unwrap_or_else(|| Rule {
         recipients: identities.iter().map(Identity::recipient).collect::<Vec<Recipient>>(),

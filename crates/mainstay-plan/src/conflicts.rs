@@ -145,12 +145,12 @@ fn refuse_machine(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBui
             }
             if owned.role().is_some_and(|role| role != machine.machine.role) {
                 let what = format!("{} cannot become a {}", machine.name(), machine.machine.role);
-                let why = "control planes and workers are made differently.";
+                let why = "a control plane and a worker have different configs and disks.";
                 plan.refuse(gate(machine.subject(), what, why, "give the new machine another name."));
             }
             if owned.vm.vmid != machine.machine.vmid {
                 let reason = format!(
-                    "it stays VM {}: a VM cannot change its VMID to {}",
+                    "it keeps VMID {}: a VM cannot change its VMID to {}",
                     owned.vm.vmid, machine.machine.vmid
                 );
                 plan.hold(machine.subject(), "change", HoldReason::accepted(reason));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mainstay_spec::Spec;
 
 use crate::derive_error::DeriveError;
-use crate::desired::{Desired, Facts, Image, running};
+use crate::desired::{Desired, DesiredInputs, Image, running};
 use crate::guest::{self, Pins};
 use crate::observed::{GuestConfig, Observed};
 use crate::secrets::ClusterSecrets;
@@ -46,7 +46,7 @@ pub fn desired(spec: &Spec, secrets: Option<&ClusterSecrets>, observed: &Observe
         .map(|secrets| guest::configs(spec, secrets, &versions, pins))
         .transpose()?
         .unwrap_or_default();
-    let facts = Facts {
+    let facts = DesiredInputs {
         cluster_id: secrets.map(ClusterSecrets::id),
         image: guest::image(spec, &versions, pins)?,
         first_user: secrets.and_then(|secrets| guest::first_user(spec, secrets)),

@@ -106,7 +106,7 @@ pub struct SchematicRef {
 
 /// What the plan must be told besides the file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Facts {
+pub struct DesiredInputs {
     pub cluster_id: Option<Uuid>,
     pub versions: Versions,
     pub image: Image,
@@ -117,7 +117,7 @@ pub struct Facts {
 
 impl Desired {
     /// The cluster of the file.
-    pub fn cluster(spec: &Spec, facts: Facts) -> Self {
+    pub fn cluster(spec: &Spec, facts: DesiredInputs) -> Self {
         let mut configs = facts.configs;
         let image = Arc::new(facts.image);
         let with_config = |machine: &Machine| {

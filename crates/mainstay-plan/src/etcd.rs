@@ -174,7 +174,7 @@ pub(crate) fn healthy_peer(ctx: Context<'_>, rest: &[EtcdMember]) -> Result<Stri
     let found = ctx.cluster.control_planes().find(|machine| is_voter(machine.name()));
     found
         .map(|machine| machine.name().to_owned())
-        .ok_or_else(|| "no healthy control plane is there to remove it from etcd".to_owned())
+        .ok_or_else(|| "no healthy control plane can remove it from etcd".to_owned())
 }
 
 /// Whether etcd keeps its majority while `name` is down. The only member may go down: no other one depends on it.

@@ -60,7 +60,7 @@ impl<'a> ImageTable<'a> {
                 file: found.file.clone(),
             };
             let expected = image.size.unwrap_or_default();
-            let why = format!("{} of {expected} bytes: a download that broke off", found.size);
+            let why = format!("{} of {expected} bytes: an interrupted download", found.size);
             plan.step(subject.clone(), action).because(why).add()
         });
         let registered = image.schematic.as_ref().map(|schematic| self.register(schematic, plan));
@@ -81,7 +81,7 @@ impl<'a> ImageTable<'a> {
         };
         let step = plan
             .step(Subject::Schematic, action)
-            .because("the factory builds what it was told about")
+            .because("the Image Factory builds registered schematics only")
             .add();
         self.registered.insert(schematic.id.clone(), step);
         step

@@ -168,7 +168,7 @@ fn remove_stale_learner(
     let by = etcd::healthy_peer(ctx, &chain.members).ok()?;
     chain.members.retain(|member| member.id != learner.id);
     let by = MemberRemoval::RemovedBy(by);
-    Some(etcd::leave(ctx, &learner, by, "it never started", after.to_vec(), plan))
+    Some(etcd::leave(ctx, &learner, by, "its etcd never started", after.to_vec(), plan))
 }
 
 /// Removes what an earlier machine of this name left in etcd and Kubernetes: a new one would be refused as its double. Returns the last step.
@@ -214,7 +214,7 @@ pub(crate) fn bootstrap(
     let has_intent = |vm: &OwnedVm<'_>| vm.mark.as_ref().is_some_and(|mark| mark.bootstrap);
     let mut ours = ctx.owned.ours.iter();
     if let Some((name, _)) = ours.find(|(name, vm)| ctx.owned.in_file(name).is_none() && has_intent(vm)) {
-        let reason = format!("{name}, where etcd was to begin, is not in the file any more and goes first");
+        let reason = format!("{name} was chosen to bootstrap etcd and left cluster.yaml; it is removed first");
         plan.hold(Subject::Cluster, "bootstrap", reason);
         return None;
     }
@@ -286,7 +286,7 @@ pub(crate) fn await_members(
                 continue;
             }
             GuestStatus::Running(guest) => why_not_voting(guest),
-            GuestStatus::NeedsConfig { joins_etcd: false, .. } => "it was away".to_owned(),
+            GuestStatus::NeedsConfig { joins_etcd: false, .. } => "it did not answer".to_owned(),
             GuestStatus::NeedsConfig { .. } => "a member of the new cluster".to_owned(),
         };
         let configured = configured.get(machine.name()).copied();

@@ -39,7 +39,7 @@ pub use action::{Action, ActionInfo, EtcdEffect, SubjectFate};
 pub use cluster::plan;
 pub use derive_error::DeriveError;
 pub use desired::{
-    Desired, DesiredCluster, DesiredMachine, ExpectedMachine, Facts, Goal, Image, ImageChecksum, SchematicRef, running,
+    Desired, DesiredCluster, DesiredInputs, DesiredMachine, ExpectedMachine, Goal, Image, ImageChecksum, SchematicRef, running,
 };
 pub use digest::{digest as shape_digest, matches as matches_shape};
 pub use guest::{PinnedImage, Pins};

@@ -35,7 +35,7 @@ impl fmt::Display for Violation {
 pub fn lint(plan: &Plan, desired: &Desired, observed: &Observed) -> Vec<Violation> {
     let none = BTreeMap::new();
     let vms = observed.vms.yes().unwrap_or(&none);
-    let mut lint = Lint {
+    let mut lint = Linter {
         plan,
         desired,
         observed,
@@ -60,7 +60,7 @@ pub fn lint(plan: &Plan, desired: &Desired, observed: &Observed) -> Vec<Violatio
     lint.broken
 }
 
-struct Lint<'a> {
+struct Linter<'a> {
     plan: &'a Plan,
     desired: &'a Desired,
     observed: &'a Observed,
@@ -68,8 +68,8 @@ struct Lint<'a> {
     broken: Vec<Violation>,
 }
 
-impl<'a> Lint<'a> {
-    fn say(&mut self, step: StepId, what: impl Into<String>) {
+impl<'a> Linter<'a> {
+    fn violation(&mut self, step: StepId, what: impl Into<String>) {
         self.broken.push(Violation {
             step: Some(step),
             what: what.into(),
@@ -80,17 +80,17 @@ impl<'a> Lint<'a> {
     fn order(&mut self) {
         for (step, at) in self.plan.steps.iter().zip(1..) {
             if step.id.0 != at {
-                self.say(step.id, format!("is at place {at}"));
+                self.violation(step.id, format!("is at place {at}"));
             }
             for need in step.needs.iter().filter(|need| **need >= step.id || need.0 == 0) {
-                self.say(step.id, format!("needs {need}, which does not come before it"));
+                self.violation(step.id, format!("needs {need}, which does not come before it"));
             }
         }
     }
 
     fn refusals(&mut self) {
         if let (false, Some(first)) = (self.plan.refusals.is_empty(), self.plan.steps.first()) {
-            self.say(first.id, "is planned although something is refused");
+            self.violation(first.id, "is planned although something is refused");
         }
     }
 
@@ -112,13 +112,13 @@ impl<'a> Lint<'a> {
             match &step.action {
                 Action::MachineClaim(claim) => {
                     if !vmids.insert(claim.vm.vmid) {
-                        self.say(step.id, format!("claims VMID {}, which is taken", claim.vm.vmid));
+                        self.violation(step.id, format!("claims VMID {}, which is taken", claim.vm.vmid));
                     }
                     if macs
                         .insert(claim.nic.mac, claim.vm.vmid)
                         .is_some_and(|other| other != claim.vm.vmid)
                     {
-                        self.say(step.id, format!("gives the MAC {} a second time", claim.nic.mac));
+                        self.violation(step.id, format!("uses the MAC {} a second time", claim.nic.mac));
                     }
                 }
                 Action::MachineFill(fill) => {
@@ -127,7 +127,7 @@ impl<'a> Lint<'a> {
                         .insert(address, fill.vm.vmid)
                         .is_some_and(|other| other != fill.vm.vmid)
                     {
-                        self.say(step.id, format!("gives the address {address} a second time"));
+                        self.violation(step.id, format!("uses the address {address} a second time"));
                     }
                 }
                 _ => {}
@@ -141,33 +141,33 @@ impl<'a> Lint<'a> {
         if let Subject::Machine(name) = &step.subject
             && vm.uuid != self.desired.uuid(name)
         {
-            self.say(step.id, format!("takes {vm} for {name} by a UUID that is not its"));
+            self.violation(step.id, format!("takes {vm} for {name} by a UUID that is not its"));
         }
         let claims = matches!(step.action, Action::MachineClaim(_));
         let Some(there) = self.vms.get(&vm.vmid) else {
             let claimed = |before: &Step| matches!(&before.action, Action::MachineClaim(claim) if claim.vm == *vm);
-            if !claims && !self.comes_after(step, claimed) {
-                self.say(step.id, format!("acts on {vm}, which no step claimed"));
+            if !claims && !self.depends_on(step, claimed) {
+                self.violation(step.id, format!("acts on {vm}, which no step claimed"));
             }
             return;
         };
         let expected = self.desired.vmids.get(&vm.vmid).map(|claimant| claimant.machine.as_str());
         match ownership(there, self.desired.id(), expected) {
             Ownership::Ours(mark) if Subject::Machine(mark.machine.clone()) != step.subject => {
-                self.say(step.id, format!("acts on {vm}, which is {}", mark.machine));
+                self.violation(step.id, format!("acts on {vm}, which is {}", mark.machine));
             }
             Ownership::Ours(_) => {}
             Ownership::Incomplete { tag_follows: false, .. } => {
-                self.say(step.id, format!("acts on {vm}, which lacks marks"));
+                self.violation(step.id, format!("acts on {vm}, which lacks marks"));
             }
             Ownership::Incomplete { .. } => {
                 let marked = |before: &Step| matches!(&before.action, Action::MachineMark(remark) if remark.vm == *vm);
-                if !marked(step) && !self.comes_after(step, marked) {
-                    self.say(step.id, format!("acts on {vm} before its marks are put back"));
+                if !marked(step) && !self.depends_on(step, marked) {
+                    self.violation(step.id, format!("acts on {vm} before its marks are put back"));
                 }
             }
-            Ownership::Foreign(why) => self.say(step.id, format!("acts on {vm}, which is not ours: {why}")),
-            Ownership::Unknown(why) => self.say(step.id, format!("acts on {vm}, and whose it is is unknown: {why}")),
+            Ownership::Foreign(why) => self.violation(step.id, format!("acts on {vm}, which is not ours: {why}")),
+            Ownership::Unknown(why) => self.violation(step.id, format!("acts on {vm}, whose owner is unknown: {why}")),
         }
     }
 
@@ -182,35 +182,35 @@ impl<'a> Lint<'a> {
                 ..
             } => {
                 let Some(there) = self.vms.get(&vm.vmid) else {
-                    return self.say(step.id, format!("deletes {vm}, which is not there"));
+                    return self.violation(step.id, format!("deletes {vm}, which is not there"));
                 };
                 for used in there.config.yes().into_iter().flat_map(VmSettings::volume_uses) {
                     let goes = volumes.contains(&used.volume) || with_disks.contains(&used.volume);
                     if volume_owner(&used.volume) == Some(vm.vmid) && !goes {
-                        self.say(step.id, format!("destroys {} without saying so", used.volume));
+                        self.violation(step.id, format!("destroys {}, which the step does not list", used.volume));
                     }
                 }
                 for volume in with_disks.iter().filter(|volume| !self.desired.with_disks.contains(*volume)) {
-                    self.say(step.id, format!("destroys {volume}, which the user did not name"));
+                    self.violation(step.id, format!("destroys {volume}, which the user did not name"));
                 }
                 let stops = |before: &Step| matches!(&before.action, Action::MachineStop { vm: stopped, .. } if stopped == vm);
-                if there.power != PowerState::Stopped && !self.comes_after(step, stops) {
-                    self.say(step.id, format!("deletes {vm} before it is stopped"));
+                if there.power != PowerState::Stopped && !self.depends_on(step, stops) {
+                    self.violation(step.id, format!("deletes {vm} before it is stopped"));
                 }
                 if there.config.yes().is_some_and(|config| config.protection) {
-                    self.say(step.id, format!("deletes {vm}, which PVE protects"));
+                    self.violation(step.id, format!("deletes {vm}, which PVE protects"));
                 }
                 if self.observed.quorate != Seen::Yes(true) {
-                    self.say(step.id, format!("deletes {vm} although PVE's quorum is not known"));
+                    self.violation(step.id, format!("deletes {vm} although PVE's quorum is not known"));
                 }
                 if let Subject::Machine(name) = &step.subject
-                    && !(*only_going && self.is_half_destroyed(there))
+                    && !(*only_going && self.is_partially_deleted(there))
                     && self
                         .desired
                         .cluster_goal()
                         .is_some_and(|cluster| cluster.machine(name).is_some())
                 {
-                    self.say(step.id, format!("deletes {name}, which is wanted"));
+                    self.violation(step.id, format!("deletes {name}, which is wanted"));
                 }
             }
             Action::VolumeDelete { at, volume, .. } => self.volume(step, at, volume),
@@ -219,7 +219,7 @@ impl<'a> Lint<'a> {
     }
 
     /// It says itself that its destruction was begun, and it lacks a disk.
-    fn is_half_destroyed(&self, vm: &Vm) -> bool {
+    fn is_partially_deleted(&self, vm: &Vm) -> bool {
         vm.config.yes().is_some_and(|config| {
             Mark::parse(&config.description).is_some_and(|mark| mark.going)
                 && vm.power == PowerState::Stopped
@@ -233,7 +233,7 @@ impl<'a> Lint<'a> {
     fn volume(&mut self, step: &Step, at: &StorageAt, volume: &str) {
         let leftovers = self.observed.leftovers.yes().into_iter().flatten();
         let Some(left) = leftovers.into_iter().find(|left| left.volume == volume && left.at == *at) else {
-            return self.say(step.id, format!("deletes {volume}, which is no leftover"));
+            return self.violation(step.id, format!("deletes {volume}, which is no leftover"));
         };
         let expected = self.desired.vmids.get(&left.vmid).map(|claimant| claimant.machine.as_str());
         let proved = match self.vms.get(&left.vmid).map(|vm| ownership(vm, self.desired.id(), expected)) {
@@ -244,14 +244,14 @@ impl<'a> Lint<'a> {
             None => left.proved,
         };
         if let Some(busy) = &left.busy {
-            self.say(step.id, format!("deletes {volume}, but {busy}"));
+            self.violation(step.id, format!("deletes {volume}, but {busy}"));
         }
         if !proved {
-            self.say(step.id, format!("deletes {volume}, and nothing proves that it is ours"));
+            self.violation(step.id, format!("deletes {volume}, and nothing proves that it is ours"));
         }
         let mut configs = self.vms.values().filter_map(|vm| vm.config.yes());
         if configs.any(|config| config.volume_uses().iter().any(|used| used.volume == volume)) {
-            self.say(step.id, format!("deletes {volume}, which a VM uses"));
+            self.violation(step.id, format!("deletes {volume}, which a VM uses"));
         }
     }
 
@@ -259,7 +259,7 @@ impl<'a> Lint<'a> {
     fn impact(&mut self, step: &Step) {
         let most = step.action.info().max_impact;
         if step.impact > most {
-            self.say(
+            self.violation(
                 step.id,
                 format!("has the impact {}, and its kind at most {most}", step.impact),
             );
@@ -276,7 +276,7 @@ impl<'a> Lint<'a> {
             .and_then(|vm| vm.config.yes())
             .and_then(|config| config.disks.get(slot));
         if there.is_some_and(|disk| disk.size > *to) {
-            self.say(step.id, format!("shrinks {slot} of {vm}"));
+            self.violation(step.id, format!("shrinks {slot} of {vm}"));
         }
     }
 
@@ -290,14 +290,14 @@ impl<'a> Lint<'a> {
             return;
         };
         let Subject::Machine(name) = &step.subject else {
-            return self.say(step.id, "sends a config to no machine");
+            return self.violation(step.id, "sends a config to no machine");
         };
         let wanted = self.desired.cluster_goal().and_then(|cluster| cluster.machine(name));
         if wanted.is_none() || guest.machine != *name {
-            self.say(step.id, format!("sends the config of {name} to {}", guest.machine));
+            self.violation(step.id, format!("sends the config of {name} to {}", guest.machine));
         }
         if guest.uuid != self.desired.uuid(name) {
-            self.say(step.id, format!("would believe the UUID {} of {name}", guest.uuid));
+            self.violation(step.id, format!("would believe the UUID {} of {name}", guest.uuid));
         }
     }
 
@@ -310,11 +310,11 @@ impl<'a> Lint<'a> {
             .filter(|step| matches!(step.action, Action::EtcdBootstrap { .. }))
             .collect();
         for second in steps.iter().skip(1) {
-            self.say(second.id, "bootstraps a second time");
+            self.violation(second.id, "bootstraps a second time");
         }
         let Some(step) = steps.first() else { return };
         if let Some(name) = self.has_etcd() {
-            self.say(step.id, format!("bootstraps although {name} has etcd data"));
+            self.violation(step.id, format!("bootstraps although {name} has etcd data"));
         }
         let intends = |before: &Step| {
             before.subject == step.subject && matches!(&before.action, Action::MachineMark(remark) if remark.mark.bootstrap)
@@ -323,8 +323,8 @@ impl<'a> Lint<'a> {
         let written = marks
             .into_iter()
             .any(|mark| mark.bootstrap && Subject::Machine(mark.machine) == step.subject);
-        if !written && !self.comes_after(step, intends) {
-            self.say(step.id, "bootstraps before that is written down");
+        if !written && !self.depends_on(step, intends) {
+            self.violation(step.id, "bootstraps before that is written down");
         }
     }
 
@@ -366,12 +366,12 @@ impl<'a> Lint<'a> {
                 EtcdEffect::None | EtcdEffect::Joins | EtcdEffect::Interrupts => may_restart(&members, name),
             };
             if let Err(reason) = gated {
-                self.say(step.id, format!("takes {name} down: {reason}"));
+                self.violation(step.id, format!("takes {name} down: {reason}"));
             }
             if let Some(before) = before.filter(|before| before.subject != step.subject)
-                && !self.comes_after(step, |other| other.id == before.id)
+                && !self.depends_on(step, |other| other.id == before.id)
             {
-                self.say(step.id, format!("takes {name} down while {} may be down", before.subject));
+                self.violation(step.id, format!("takes {name} down while {} may be down", before.subject));
             }
             if let EtcdEffect::Leaves(member) = effect {
                 members.retain(|other| other.id != member.id);
@@ -394,7 +394,7 @@ impl<'a> Lint<'a> {
     }
 
     /// A step that `is` comes before `step` on some path of needs.
-    fn comes_after(&self, step: &Step, is: impl Fn(&Step) -> bool) -> bool {
+    fn depends_on(&self, step: &Step, is: impl Fn(&Step) -> bool) -> bool {
         let mut seen: BTreeSet<StepId> = BTreeSet::new();
         let mut open: Vec<StepId> = step.needs.clone();
         while let Some(id) = open.pop() {

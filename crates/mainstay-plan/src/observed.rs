@@ -404,7 +404,7 @@ impl fmt::Debug for GuestConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdMember {
     pub id: u64,
-    /// The host name of its node, empty while it never started.
+    /// The host name of its node, empty while its etcd never started.
     pub name: String,
     pub learner: bool,
     /// Its own machine says so. A machine that cannot be read is not healthy.

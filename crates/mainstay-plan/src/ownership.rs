@@ -273,7 +273,7 @@ impl OwnedVm<'_> {
             return Some(HoldReason::transient(reason));
         }
         if self.vm.template {
-            return Some("it was turned into a template, which cannot run".to_owned().into());
+            return Some("the VM was converted to a template, which cannot run".to_owned().into());
         }
         None
     }

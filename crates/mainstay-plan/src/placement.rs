@@ -363,9 +363,9 @@ impl<'a> Capacity<'a> {
             };
             (*promised > storage.free).then(|| {
                 format!(
-                    "{place} has {} free and is promised {}: it is thin, so watch it fill",
-                    gib(storage.free),
-                    gib(*promised)
+                    "{place} is thin-provisioned: planned disks need up to {}, {} is free; monitor it",
+                    gib(*promised),
+                    gib(storage.free)
                 )
             })
         });
@@ -473,7 +473,7 @@ fn no_host(machines: &[&DesiredMachine], missing_by_host: &[(String, MissingReso
         kind: RefusalKind::Insufficient,
         subject: first.subject(),
         what: format!(
-            "no host can carry {}{more} ({} cpu, {}{each})",
+            "no host has room for {}{more} ({} CPUs, {} memory{each})",
             first.name(),
             shape.cpu,
             gib(shape.memory.0 << 20)
@@ -559,7 +559,11 @@ pub(crate) fn growth(ctx: Context<'_>, machine: &DesiredMachine, vm: &OwnedVm<'_
     missing.map(|missing| Refusal {
         kind: RefusalKind::Insufficient,
         subject: machine.subject(),
-        what: format!("{} cannot carry {} as it is wanted", vm.vm.host, machine.name()),
+        what: format!(
+            "{} has no room for {} with the settings of cluster.yaml",
+            vm.vm.host,
+            machine.name()
+        ),
         why: format!("{}: {missing}", vm.vm.host),
         help: vec!["make room, or migrate the machine to another host in PVE.".to_owned()],
         at: Some(machine.machine.at),

@@ -15,7 +15,7 @@ pub struct Plan {
     pub cluster: String,
     /// `None`: there are no secrets, so this plan is for reading only.
     pub cluster_id: Option<Uuid>,
-    /// What the machines will run. `None` when nothing is wanted.
+    /// What the machines will run. `None` when the cluster is being deleted.
     pub versions: Option<Versions>,
     /// In an order that respects `needs`. Empty when anything is refused.
     pub steps: Vec<Step>,

@@ -24,7 +24,7 @@ use crate::volumes;
 
 const UNWANTED: &str = "not in cluster.yaml";
 const PROTECTED: &str = "cluster.yaml says `protect: true`, so no machine is removed; take `protect` out of cluster.yaml first";
-const PARTIAL: &str = "its destruction broke off when some of its disks were gone";
+const PARTIAL: &str = "finishes a deletion that stopped after the system disk was removed";
 
 /// Deletes everything that is ours.
 pub(crate) fn plan_teardown(inputs: Inputs<'_>, images: &[String], plan: &mut PlanBuilder) {
@@ -85,14 +85,14 @@ fn leftover_volumes(inputs: Inputs<'_>, mut freed: BTreeSet<String>, plan: &mut 
             let why = if owner.is_some() {
                 volumes::BROKEN_FILL
             } else {
-                "left by a machine of ours that is gone"
+                "leftover volume of a deleted machine of this cluster"
             };
             volumes::free(left, why, None, plan);
             freed.insert(left.volume.clone());
         } else if !left.proved && is_idle {
             let doubt = left.doubt.as_deref().unwrap_or("nothing proves that mainstay made it");
             let reason = format!(
-                "no VM uses it, and {doubt}, so it stays; if it is not needed: pvesm free {}",
+                "no VM uses it, and {doubt}, so it is kept; if it is not needed: pvesm free {}",
                 left.volume
             );
             plan.hold(subject, "free", HoldReason::accepted(reason));
@@ -136,7 +136,7 @@ pub(crate) fn plan(
             continue;
         }
         if ctx.owned.in_file(name).is_some() {
-            let note = format!("{name} is made anew when what is left of it is gone");
+            let note = format!("{name} is recreated by the next run, after its remains are deleted");
             removal.plan.note(note);
         }
         let removed = match removal_hold(ctx, etcd) {
@@ -172,7 +172,7 @@ fn note_stale_nodes(ctx: Context<'_>, plan: &mut PlanBuilder) {
     let is_foreign = |name: &&String| ctx.owned.in_file(name).is_none() && !ctx.owned.ours.contains_key(*name);
     for name in nodes.filter(is_foreign) {
         plan.note(format!(
-            "node {name} is no machine of ours; if it is gone for good: kubectl delete node {name}"
+            "Kubernetes node {name} belongs to no machine of this cluster; to remove it: kubectl delete node {name}"
         ));
     }
 }
@@ -188,7 +188,7 @@ fn start_to_inspect(ctx: Context<'_>, removal: &mut Removal<'_, '_>) {
         return;
     }
     let marked = removal.repair_marks();
-    let why = "it cannot go before it is read";
+    let why = "its etcd data must be read before it can be removed";
     let start = Action::MachineStart { vm: vm.vm_ref() };
     let started = (!vm.runs()).then(|| removal.step(start).because(why).needs(marked).add());
     let guest = ctx.guest_ref(name);
@@ -206,7 +206,7 @@ fn remove_control_plane(
     let (name, vm) = (removal.name, removal.vm);
     let member = chain.members.iter().find(|member| member.name == name).cloned();
     if let (EtcdPresence::Exists, Seen::Unknown(why)) = (&etcd.presence, &ctx.observed.etcd) {
-        return Err(format!("whether etcd survives it is unknown: {why}"));
+        return Err(format!("whether etcd keeps its quorum without it is unknown: {why}"));
     }
     let rest: Vec<EtcdMember> = chain.members.iter().filter(|other| other.name != name).cloned().collect();
     let may_join = may_join(ctx, name, vm);
@@ -312,7 +312,7 @@ struct Removal<'p, 'a> {
     inputs: Inputs<'a>,
     name: &'a str,
     vm: &'a OwnedVm<'a>,
-    /// LeftoverVolume volumes that this plan deletes.
+    /// Leftover volumes that this plan deletes.
     freed: &'p mut BTreeSet<String>,
     plan: &'p mut PlanBuilder,
 }
@@ -349,7 +349,7 @@ impl Removal<'_, '_> {
         }
         if self.may_be_node() {
             let ask = self.inputs.control_planes();
-            let step = self.step(Action::NodeDelete { ask }).because("its machine goes");
+            let step = self.step(Action::NodeDelete { ask }).because("its machine is being removed");
             let deleted = step.impact(Impact::Live).needs(before.iter().copied()).add();
             before.push(deleted);
         }
@@ -378,7 +378,7 @@ impl Removal<'_, '_> {
             vm: self.vm.vm_ref(),
             check,
         };
-        let step = self.step(action).because("it goes").impact(Impact::Live);
+        let step = self.step(action).because("it is being removed").impact(Impact::Live);
         Some(step.needs(needs).add())
     }
 
@@ -395,7 +395,7 @@ impl Removal<'_, '_> {
         let mut why = self.why().to_owned();
         // An approval must say that the HA resource is removed as well.
         if self.vm.vm.ha {
-            why.push_str("; HA forgets it");
+            why.push_str("; its HA resource is removed too");
         }
         self.step(action).because(why).impact(Impact::Wipe).needs(needs).add()
     }
@@ -403,7 +403,7 @@ impl Removal<'_, '_> {
     fn why(&self) -> &'static str {
         let is_in_file = self.inputs.owned.in_file(self.name).is_some();
         match self.inputs.desired.cluster_goal() {
-            None => "nothing is wanted",
+            None => "the cluster is being deleted",
             Some(_) if is_in_file && self.vm.is_partially_deleted(self.inputs.observed) => PARTIAL,
             Some(_) => UNWANTED,
         }
@@ -411,7 +411,7 @@ impl Removal<'_, '_> {
 
     /// Deletes what no VM refers to, while the machine still proves that it is ours.
     fn free_leftovers(&mut self, after: Option<StepId>) -> Vec<StepId> {
-        let why = "left by its machine, which goes";
+        let why = "leftover volume of a machine that is being removed";
         let freed = volumes::free_leftovers(self.inputs, self.vm.vm.vmid, why, after, self.plan);
         let (volumes, steps): (Vec<String>, Vec<StepId>) = freed.into_iter().unzip();
         self.freed.extend(volumes);
@@ -442,11 +442,11 @@ fn removal_blocker(inputs: Inputs<'_>, vm: &OwnedVm<'_>) -> Option<HoldReason> {
     }
     if vm.config.protection {
         let vmid = vm.vm.vmid;
-        let reason = format!("it is protected in PVE, which mainstay respects; to lift it: qm set {vmid} --protection 0");
+        let reason = format!("the VM has PVE's protection flag; to clear it: qm set {vmid} --protection 0");
         return Some(reason.into());
     }
     if let Seen::Unknown(why) = &vm.config.snapshots {
-        let reason = format!("whether snapshots of it have disks of their own is unknown: {why}");
+        let reason = format!("its snapshots cannot be read, so their disks are unknown: {why}");
         return Some(HoldReason::transient(reason));
     }
     if let Some(reason) = volumes::hold(vm.vm.vmid, &volumes::deleted_with(inputs.desired, vm).foreign) {
@@ -471,9 +471,9 @@ fn no_quorum(observed: &Observed) -> Option<HoldReason> {
 fn removal_hold(ctx: Context<'_>, etcd: &EtcdFacts<'_>) -> Option<String> {
     match (&etcd.presence, &ctx.observed.kubernetes) {
         (EtcdPresence::Unknown(why), _) => Some(format!("a control plane cannot be read: {why}")),
-        (EtcdPresence::Exists, Seen::Unknown(why)) => {
-            Some(format!("its Node cannot be removed, Kubernetes does not answer: {why}"))
-        }
+        (EtcdPresence::Exists, Seen::Unknown(why)) => Some(format!(
+            "its Node cannot be deleted, the Kubernetes API does not answer: {why}"
+        )),
         _ => None,
     }
 }

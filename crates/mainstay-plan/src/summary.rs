@@ -204,7 +204,7 @@ fn bootstrap(step: &Step) -> Option<PlanRow> {
         noun: "etcd",
         name,
         vm: None,
-        what: "begins here".to_owned(),
+        what: "bootstraps here".to_owned(),
         why,
         line: None,
     })

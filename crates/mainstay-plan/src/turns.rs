@@ -114,11 +114,11 @@ fn check_turn(ctx: Context<'_>, turn: &Turn<'_>, etcd: &EtcdFacts<'_>, members: 
 
 fn check_quorum(ctx: Context<'_>, turn: &Turn<'_>, etcd: &EtcdFacts<'_>, members: &[EtcdMember]) -> Result<(), String> {
     if etcd::was_removed(ctx, turn.machine.name()) {
-        return Err("it could not join etcd again".to_owned());
+        return Err("its etcd member was removed and its old data cannot rejoin, so it must not restart".to_owned());
     }
     match (&etcd.presence, &ctx.observed.etcd) {
         (EtcdPresence::NotBootstrapped, _) => Ok(()),
-        (EtcdPresence::Unknown(why), _) => Err(format!("how the cluster is cannot be seen: {why}")),
+        (EtcdPresence::Unknown(why), _) => Err(format!("the state of etcd is unknown: {why}")),
         (EtcdPresence::Exists, _) if !turn.machine.is_control_plane() => Ok(()),
         (EtcdPresence::Exists, Seen::Yes(_)) => etcd::may_restart(members, turn.machine.name()),
         (EtcdPresence::Exists, Seen::No) => Err("whether etcd survives its restart is unknown".to_owned()),
@@ -199,9 +199,9 @@ fn change_and_reboot(
     });
     let pending = diff.map(|diff| diff.pending.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
     let why = match pending.filter(|keys| !keys.is_empty()) {
-        Some(keys) => format!("{keys}: written, but not in force until a restart"),
-        None if turn.left_etcd => "its etcd left the cluster, and joins again only at a restart".to_owned(),
-        None => "takes effect at a restart".to_owned(),
+        Some(keys) => format!("{keys}: written, takes effect at a reboot"),
+        None if turn.left_etcd => "etcd has left the cluster on this machine; it rejoins after a reboot".to_owned(),
+        None => "takes effect at a reboot".to_owned(),
     };
     steps.reboot(turn.vm, &why, needs.into_iter().chain(changed).chain(reconfigured))
 }
@@ -240,7 +240,7 @@ impl Turn<'_> {
         self.diff.is_some() || self.left_etcd
     }
 
-    /// Also where the config takes effect at a restart that the guest does not do by itself.
+    /// Also where the config takes effect at a reboot that the guest does not do by itself.
     fn is_restarted_by_pve(&self) -> bool {
         self.is_restarted() || self.config.as_ref().is_some_and(|change| change.mode == ApplyMode::Staged)
     }

@@ -37,7 +37,7 @@ pub(crate) struct VmPass<'a> {
     pub live_steps: StepByMachine<'a>,
     /// Running machines whose settings need a restart. They wait for their turn.
     pub restarts: BTreeMap<&'a str, VmDiff>,
-    /// LeftoverVolume volumes that this pass deletes.
+    /// Leftover volumes that this pass deletes.
     pub freed: BTreeSet<String>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> VmPlanner<'_, 'a> {
             return VmOutcome::Held;
         };
         if let Seen::Unknown(why) = &self.ctx().observed.leftovers {
-            let reason = format!("whether volumes of VM {vmid} are left over could not be seen: {why}");
+            let reason = format!("cannot list storages, so leftover volumes of VM {vmid} cannot be ruled out: {why}");
             return self.hold("create", HoldReason::transient(reason));
         }
         let Ok(storages) = self.storages(&host) else {
@@ -191,7 +191,11 @@ impl<'a> VmPlanner<'_, 'a> {
         }
         let too_early = self.started_before_setup(vm, &diff);
         if too_early {
-            last = Some(self.steps.stop(vm, "it was started before its disk was whole", last));
+            last = Some(self.steps.stop(
+                vm,
+                "the VM was started before its disks were complete; it is stopped to finish the setup",
+                last,
+            ));
         }
         last = self.steps.grow(vm, &diff, last);
         if vm.runs() && !too_early {
@@ -233,7 +237,8 @@ impl<'a> VmPlanner<'_, 'a> {
             });
         }
         if let PowerState::Other(state) = &vm.vm.power {
-            let reason = format!("PVE says it is {state}; see its console, then resume or stop it");
+            let vmid = vm.vm.vmid;
+            let reason = format!("the VM is in state {state}; check its console, then: qm resume {vmid} or qm stop {vmid}");
             return Some(self.hold("start", reason));
         }
         None

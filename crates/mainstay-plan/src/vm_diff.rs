@@ -117,7 +117,7 @@ fn identity(cluster: &DesiredCluster, machine: &DesiredMachine, config: &VmSetti
     if let Some(there) = config.address.filter(|there| there.addr() != machine.address()) {
         diff.unsupported.push(UnsupportedChange {
             what: format!("its address cannot change from {} to {}", there.addr(), machine.address()),
-            why: "etcd, certificates and the other nodes know it by its address; this version changes no addresses.",
+            why: "etcd, certificates and other nodes refer to the machine by its address; this version cannot change addresses.",
             help: format!("put {} back, or remove the machine first and add it again.", there.addr()),
         });
     }
@@ -125,7 +125,7 @@ fn identity(cluster: &DesiredCluster, machine: &DesiredMachine, config: &VmSetti
     if nic.mac != machine.machine.mac {
         diff.unsupported.push(UnsupportedChange {
             what: format!("its MAC cannot change from {} to {}", nic.mac, machine.machine.mac),
-            why: "the node finds its network card by the MAC; with another it would come up without an address.",
+            why: "the guest finds its network card by the MAC; with another MAC the machine would boot without an address.",
             help: format!("put {} back, or remove the machine first and add it again.", nic.mac),
         });
     }
@@ -173,7 +173,7 @@ fn hardware(shape: &Shape, config: &VmSettings, agent: bool, diff: &mut VmDiff) 
                 config.firmware,
                 shape.firmware.as_str()
             ),
-            why: "an installed system boots with the firmware it was installed for.",
+            why: "an installed system boots only with the firmware that it was installed for.",
             help: format!("put {} back, or remove the machine first and add it again.", config.firmware),
         });
     }
@@ -249,7 +249,7 @@ fn disks(machine: &DesiredMachine, config: &VmSettings, disks_on: Option<&str>, 
         .filter(|serial| !known(serial))
     {
         diff.kept.push(format!(
-            "disk {serial} is not in the file any more; it may hold data, so it stays: detach it in PVE"
+            "disk {serial} left cluster.yaml; it may hold data, so it is kept: detach it in PVE"
         ));
     }
 }
@@ -266,13 +266,13 @@ fn disk(slot: &str, label: &str, want: &Disk, there: &VmDisk, diff: &mut VmDiff)
     } else if want.size < there.size {
         diff.unsupported.push(UnsupportedChange {
             what: format!("its {label} cannot shrink from {} GiB to {} GiB", there.size.0, want.size.0),
-            why: "PVE shrinks no disks, and what is at the end of this one would be lost.",
+            why: "PVE cannot shrink disks, and data at the end of the disk would be lost.",
             help: format!("write {}GiB, or remove the machine first and add it again.", there.size.0),
         });
     }
     if let Some(storage) = want.storage.as_ref().filter(|storage| storage.as_str() != there.storage()) {
         diff.kept.push(format!(
-            "its {label} stays on {}: moving it to {storage} is left to PVE's own \"move disk\"",
+            "its {label} is kept on {}; to move it to {storage}, use PVE's \"Move Disk\"",
             there.storage()
         ));
     }

@@ -14,7 +14,7 @@ use crate::step::{Impact, NewDisk, StepId, Subject};
 use crate::vm_diff::SYSTEM_SERIAL;
 
 /// Why a volume of a machine that stays is deleted.
-pub(crate) const BROKEN_FILL: &str = "left by a fill that did not end";
+pub(crate) const BROKEN_FILL: &str = "leftover volume of an interrupted disk import";
 
 /// The VMID in a volume's name. PVE destroys a volume with the VM of this number only, no matter which VM the volume was made for.
 pub fn volume_owner(volume: &str) -> Option<u32> {
@@ -125,17 +125,17 @@ fn is_slot_of_the_file(desired: &Desired, vmid: u32, used: &VolumeUse) -> bool {
 
 /// Why a VM with these volumes stays, with what keeps each and what destroys it.
 pub(crate) fn hold(vmid: u32, foreign: &[VolumeUse]) -> Option<HoldReason> {
-    let told: Vec<String> = foreign.iter().map(|used| tell(vmid, used)).collect();
+    let told: Vec<String> = foreign.iter().map(|used| describe_foreign(vmid, used)).collect();
     (!told.is_empty()).then(|| told.join("; ").into())
 }
 
-fn tell(vmid: u32, used: &VolumeUse) -> String {
+fn describe_foreign(vmid: u32, used: &VolumeUse) -> String {
     let VolumeUse { slot, volume, .. } = used;
     let keep = match &used.snapshot {
-        Some(name) => format!("only its snapshot {name} has it, and qm delsnapshot {vmid} {name} removes it"),
+        Some(name) => format!("only snapshot {name} uses it; to remove it: qm delsnapshot {vmid} {name}"),
         None => format!("to keep it: qm disk move {vmid} {slot} --target-vmid <VMID>"),
     };
-    format!("{slot} {volume} was not made by mainstay; {keep}; to destroy it with the VM: --with-disk {volume}")
+    format!("{slot} {volume} was not made by mainstay; {keep}; to delete it with the VM: --with-disk {volume}")
 }
 
 /// The list of disks as it should be in the mark, for what the config has now.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mainstay_engine::{Clients, EventSink, Failure, FileStore, Journal, OsFiles, SecretsFile, readers};
+use mainstay_engine::{Clients, EventSink, Failure, FileStore, Journal, OsFiles, SecretsFile, recipients};
 use mainstay_net::{
     Detour, Dialer, Entropy, Env, Fingerprint, JumpAddress, JumpDialer, KnownHosts, Login as SshLogin, Routes, Secret, Target,
     Tcp, Trust, Wall, dial_within,
@@ -214,14 +214,14 @@ impl Session {
     pub fn secrets_file(&self) -> Result<SecretsFile, CommandError> {
         Ok(SecretsFile::new(
             self.disk.clone(),
-            SecretsFile::beside(&self.file),
+            SecretsFile::secrets_path(&self.file),
             self.identities()?,
         ))
     }
 
     /// The recipients of a new secrets file: from the nearest `.sops.yaml`, else the public keys of the identities.
-    pub fn readers(&self, identities: &[Identity]) -> Result<Rule, CommandError> {
-        let path = SecretsFile::beside(&self.file);
+    pub fn recipients(&self, identities: &[Identity]) -> Result<Rule, CommandError> {
+        let path = SecretsFile::secrets_path(&self.file);
         let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
         for folder in absolute.ancestors().skip(1) {
             let Ok(text) = std::fs::read_to_string(folder.join(".sops.yaml")) else {
@@ -232,9 +232,9 @@ impl Session {
                 CommandError::new(format!("{} is not valid", folder.join(".sops.yaml").display())).caused_by(error)
             };
             let rules = CreationRules::parse(&text).map_err(problem)?;
-            return readers(Some((&rules, &relative)), identities).map_err(problem);
+            return recipients(Some((&rules, &relative)), identities).map_err(problem);
         }
-        readers(None, identities)
+        recipients(None, identities)
             .map_err(|error| CommandError::new("cannot determine the recipients of the secrets").caused_by(error))
     }
 

@@ -38,7 +38,9 @@ pub(super) async fn fetch(site: &Clients, voice: &StepProgress, at: &StorageAt, 
     let upid = match site.pve.call(storage::download(&host, &store, &download)).await {
         Ok(upid) => upid,
         Err(error) if error.class() == Some(&Class::Exists) => {
-            return Err(Failure::stale_plan(format!("{} appeared on {at} meanwhile", image.file)).caused_by(error));
+            return Err(
+                Failure::stale_plan(format!("another process created {} on {at} meanwhile", image.file)).caused_by(error),
+            );
         }
         Err(error) => return Err(error.into()),
     };
@@ -87,7 +89,7 @@ async fn stored_size(site: &Clients, at: &StorageAt, file: &str) -> Result<Optio
 pub(super) async fn delete(site: &Clients, at: &StorageAt, file: &str) -> Result<(), Failure> {
     let host: pve_api::Host = parse_name(&at.host)?;
     let volid = Volid::import(parse_name(&at.storage)?, file)
-        .map_err(|error| Failure::new(FailureKind::Bug, "an image that Proxmox VE cannot name").caused_by(error))?;
+        .map_err(|error| Failure::new(FailureKind::Bug, "the image name is not valid in Proxmox VE").caused_by(error))?;
     if stored_size(site, at, file).await?.is_none() {
         return Ok(());
     }

@@ -239,7 +239,7 @@ pub(super) async fn reboot(
     wait::until(
         &site.jitter,
         voice,
-        &format!("{} did not come back", guest.machine),
+        &format!("{} did not answer after its restart", guest.machine),
         REBOOT_TIMEOUT,
         async || {
             // Proxmox VE lists the VM as stopped for some seconds after the task ended.

@@ -65,7 +65,7 @@ pub async fn await_not_joining(ctx: StepContext<'_>, check: Option<&QuorumCheck>
         let is_joining = !own.is_empty() && guest::promotes_stopped_learners(ctx.guests);
         if is_joining || own.iter().any(|member| !member.learner) {
             return Err(Failure::stale_plan(format!(
-                "{name} joined etcd, and leaves it before it is stopped"
+                "{name} joined etcd meanwhile; it must leave etcd before it is stopped"
             )));
         }
         if !own.is_empty() && !was_listed {
@@ -75,7 +75,7 @@ pub async fn await_not_joining(ctx: StepContext<'_>, check: Option<&QuorumCheck>
             return Ok(WaitStatus::Done(()));
         }
         Ok(WaitStatus::Waiting(format!(
-            "{name} may be about to join etcd, which it would have to leave again"
+            "{name} may be about to join etcd and would have to leave it again"
         )))
     })
     .await

@@ -123,7 +123,7 @@ pub async fn configure(
     wait::until(
         ctx.jitter,
         ctx.progress,
-        &format!("the machine at {at} did not take its config"),
+        &format!("the machine at {at} did not accept its config"),
         CONFIGURED,
         async || {
             let met = match presence(ctx.env, access, &at).await? {
@@ -133,7 +133,7 @@ pub async fn configure(
                 Presence::Absent(error) | Presence::Odd(error) => return not_yet(&error),
             };
             if sent.is_some_and(|at| at.elapsed() < CONFIG_SHOWS) {
-                return Ok(WaitStatus::Waiting("the machine takes its config".into()));
+                return Ok(WaitStatus::Waiting("waiting for the machine to apply its config".into()));
             }
             let proven = match met.prove(uuid).await {
                 Ok(proven) => proven,
@@ -145,7 +145,7 @@ pub async fn configure(
                 Err(error) if matches!(error.next(), Next::Retry | Next::Look | Next::AwaitReboot) => return not_yet(&error),
                 Err(error) => return Err(error.into()),
             }
-            Ok(WaitStatus::Waiting("the machine takes its config".into()))
+            Ok(WaitStatus::Waiting("waiting for the machine to apply its config".into()))
         },
     )
     .await
@@ -185,7 +185,7 @@ async fn is_up(node: &Node, uuid: Uuid) -> Result<WaitStatus<()>, Failure> {
 fn foreign(at: &str) -> Failure {
     Failure::conflict(format!("{at} belongs to another Talos cluster"))
         .why("it is configured already, and not with this cluster's secrets")
-        .help("if it is a machine of ours from before, its VM is to be deleted; if it belongs to others, choose other addresses")
+        .help("if it is an old machine of this cluster, delete its VM; if it belongs to another cluster, choose other addresses")
 }
 
 /// Applies a changed config, and waits for the restart if there is one.
@@ -248,7 +248,7 @@ async fn await_reboot(ctx: StepContext<'_>, node: &Node, before: &str) -> Result
     wait::until(
         ctx.jitter,
         ctx.progress,
-        &format!("{} did not come back from its restart", node.at()),
+        &format!("{} did not answer after its restart", node.at()),
         REBOOTED,
         async || {
             match node.boot_id().await {
@@ -298,7 +298,7 @@ pub async fn bootstrap(
                 });
             }
             match node.has_etcd_data().await {
-                Ok(true) => return Ok(WaitStatus::Waiting("etcd has data and starts".into())),
+                Ok(true) => return Ok(WaitStatus::Waiting("etcd has data and is starting".into())),
                 Ok(false) => {}
                 Err(error) => return not_yet(&error),
             }
@@ -332,14 +332,14 @@ async fn check_no_etcd_data(
             Presence::Configured { node, .. } => {
                 if node.has_etcd_data().await? {
                     return Err(Failure::stale_plan(format!(
-                        "{machine} has etcd data already, so etcd was not begun again"
+                        "{machine} has etcd data already, so etcd was not bootstrapped again"
                     )));
                 }
             }
             Presence::Unconfigured(_) => {}
             Presence::Foreign => return Err(foreign(&target.to_string())),
             Presence::Absent(error) | Presence::Odd(error) => {
-                let what = format!("{machine} could not be read, so etcd was not begun");
+                let what = format!("{machine} could not be read, so etcd was not bootstrapped");
                 return Err(Failure::timed_out(what, Duration::ZERO, why_no_answer(&error)));
             }
         }
@@ -365,7 +365,7 @@ pub async fn await_voter(ctx: StepContext<'_>, clients: &TalosClients, guest: &G
             let etcd = services.iter().find(|service| service.id == "etcd");
             if has_left(&node, etcd).await {
                 return Err(Failure::stale_plan(format!(
-                    "{machine} left etcd, and joins again only at a restart"
+                    "{machine} has left etcd and rejoins only after a reboot"
                 )));
             }
             if !etcd.is_some_and(talos_api::Service::is_healthy) {
@@ -479,7 +479,7 @@ impl From<Error> for Failure {
 /// Reads one machine.
 pub async fn observe(env: &Env, clients: &TalosClients, addresses: &AddressBook, address: Ipv4Addr) -> GuestReport {
     let Some(access) = &clients.access else {
-        return Guest::Silent("there are no secrets to ask it with".into()).into();
+        return Guest::Silent("cannot ask it without the cluster's secrets".into()).into();
     };
     match presence(env, access, &at(address)).await {
         Ok(Presence::Configured { node, release }) => configured(&node, addresses, release.version().clone()).await,
@@ -514,7 +514,7 @@ async fn configured(node: &Node, addresses: &AddressBook, release: Version) -> G
         .flatten()
         .and_then(|found| found.spec.uuid.parse::<Uuid>().ok());
     let (Some(uuid), Ok(status)) = (uuid, status) else {
-        return Guest::Silent("it answers, but does not tell what it is".into()).into();
+        return Guest::Silent("it answers, but its version cannot be read".into()).into();
     };
     let status = status.unwrap_or_default();
     let config = match config {

@@ -13,7 +13,7 @@ use pve_api::cluster::{Guest, GuestKind};
 use pve_api::{Client, Error, storage, task};
 
 use super::ObserveScope;
-use super::pve::{Disks, hosts_sharing, volume_uses};
+use super::pve::{VolumeListing, hosts_sharing, volume_uses};
 use crate::journal::MadeVolume;
 
 /// More lines than the log of a fill has.
@@ -45,7 +45,7 @@ pub struct Noted {
 
 /// What was seen of Proxmox VE.
 pub struct Seeing<'a> {
-    pub disks: &'a Disks,
+    pub disks: &'a VolumeListing,
     pub hosts: &'a BTreeMap<String, Host>,
     pub vms: &'a Seen<BTreeMap<u32, Vm>>,
     pub guests: &'a [Guest],

@@ -15,7 +15,7 @@ use semver::Version;
 use super::ObserveScope;
 use super::leftovers::{self, Noted};
 use crate::failure::Failure;
-use crate::known::{FactCache, HostLook, KeptFacts};
+use crate::known::{FactCache, HostFacts, KeptFacts};
 use crate::pve_config::{current_and_pending, merged_settings, volumes_in};
 
 /// Everything that Proxmox VE was asked for.
@@ -62,7 +62,7 @@ pub async fn look(pve: &Client, cache: &FactCache, scope: &ObserveScope<'_>, not
         )
     );
     let (version, resources, permissions) = (version?, resources?, permissions?);
-    let inventory = Inventory::of(resources);
+    let inventory = ResourceList::of(resources);
     let names: Vec<pve_api::Host> = inventory.online().cloned().collect();
     let active = |name| async move {
         let page = pve.call(task::active(name)).await?;
@@ -136,12 +136,12 @@ fn pool_scoped(permissions: &Permissions, scope: &ObserveScope<'_>) -> bool {
 }
 
 /// The one call that answers for all, taken apart.
-struct Inventory {
+struct ResourceList {
     guests: Vec<Guest>,
     hosts: Vec<cluster::HostEntry>,
 }
 
-impl Inventory {
+impl ResourceList {
     fn of(resources: Vec<Resource>) -> Self {
         let mut inventory = Self {
             guests: Vec::new(),
@@ -164,8 +164,8 @@ impl Inventory {
             .map(|entry| &entry.host)
     }
 
-    fn hosts<'a>(&self, looked: impl Iterator<Item = (&'a pve_api::Host, HostLook)>) -> BTreeMap<String, Host> {
-        let mut looked: BTreeMap<&pve_api::Host, HostLook> = looked.collect();
+    fn hosts<'a>(&self, looked: impl Iterator<Item = (&'a pve_api::Host, HostFacts)>) -> BTreeMap<String, Host> {
+        let mut looked: BTreeMap<&pve_api::Host, HostFacts> = looked.collect();
         let host = |entry: &cluster::HostEntry| {
             let (bridges, storages) = looked.remove(&entry.host).unwrap_or_else(|| {
                 (
@@ -190,8 +190,8 @@ impl Inventory {
     }
 }
 
-async fn look_at_host(pve: &Client, name: &pve_api::Host, known: Option<&KeptFacts>) -> HostLook {
-    let is_complete = |look: &&HostLook| look.0.yes().is_some() && look.1.yes().is_some();
+async fn look_at_host(pve: &Client, name: &pve_api::Host, known: Option<&KeptFacts>) -> HostFacts {
+    let is_complete = |look: &&HostFacts| look.0.yes().is_some() && look.1.yes().is_some();
     if let Some(known) = known.and_then(|known| known.hosts.get(name)).filter(is_complete) {
         return known.clone();
     }
@@ -402,7 +402,7 @@ pub(super) fn hosts_sharing(hosts: &BTreeMap<String, Host>, at: &StorageAt) -> V
 
 async fn files(pve: &Client, at: &StorageAt) -> Seen<Vec<ImageFile>> {
     let (Ok(host), Ok(storage)) = (at.host.parse(), at.storage.parse()) else {
-        return Seen::Unknown(format!("{at} is no place that PVE can name"));
+        return Seen::Unknown(format!("{at} is not a valid storage name of Proxmox VE"));
     };
     let filter = storage::ContentFilter {
         content: Some(Content::Import),
@@ -423,16 +423,16 @@ async fn files(pve: &Client, at: &StorageAt) -> Seen<Vec<ImageFile>> {
 }
 
 /// Every disk on every storage that may hold some.
-pub(super) type Disks = Vec<(StorageAt, Result<Vec<storage::Volume>, Failure>)>;
+pub(super) type VolumeListing = Vec<(StorageAt, Result<Vec<storage::Volume>, Failure>)>;
 
-async fn disks(pve: &Client, hosts: &BTreeMap<String, Host>) -> Disks {
+async fn disks(pve: &Client, hosts: &BTreeMap<String, Host>) -> VolumeListing {
     let places = places(hosts, |_, storage| storage.allows("images"));
     let lists = join_all(places.iter().map(|at| disks_at(pve, at))).await;
     places.into_iter().zip(lists).collect()
 }
 
 /// Disks of VMs whose storage was listed and does not have them.
-fn lost(disks: &Disks, hosts: &BTreeMap<String, Host>, vms: Option<&BTreeMap<u32, Vm>>) -> BTreeSet<String> {
+fn lost(disks: &VolumeListing, hosts: &BTreeMap<String, Host>, vms: Option<&BTreeMap<u32, Vm>>) -> BTreeSet<String> {
     let mut listed: BTreeMap<StorageAt, BTreeSet<String>> = BTreeMap::new();
     for (at, list) in disks {
         let Ok(volumes) = list else { continue };

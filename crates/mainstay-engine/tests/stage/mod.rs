@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mainstay_engine::{
     Clients, Event, EventRecord, EventSink, FileStore, Journal, LeaseHolder, MemoryFiles, Run, RunError, RunGoal, RunReport,
-    SecretsFile, StepEvent, converge, observe_and_plan, readers,
+    SecretsFile, StepEvent, converge, observe_and_plan, recipients,
 };
 use mainstay_net::{Entropy, Env, SimulateError, Trust, Wall, simulate};
 use mainstay_plan::{ClusterSecrets, DistroSecrets, Observed, Plan, Step, StepId};
@@ -256,8 +256,8 @@ impl Stage {
         }
         let key = Identity::generate();
         let file = SecretsFile::new(self.folder.clone(), SECRETS.into(), Vec::new());
-        let readers = readers(None, &[key]).expect("a reader");
-        file.store(&self.secrets, &readers, self.env.wall.now(), &self.env.entropy)
+        let recipients = recipients(None, &[key]).expect("a reader");
+        file.store(&self.secrets, &recipients, self.env.wall.now(), &self.env.entropy)
             .is_ok()
     }
 

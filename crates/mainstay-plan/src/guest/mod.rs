@@ -212,7 +212,7 @@ fn require_control_plane<'a>(
     if !waits || ctx.cluster.control_planes().any(will_run) {
         return status;
     }
-    let reason = HoldReason::transient("no control plane is there yet that could give it a certificate");
+    let reason = HoldReason::transient("waits for a control plane, which issues the worker's certificate");
     plan.hold(machine.subject(), "configure", reason);
     GuestStatus::Held
 }
@@ -243,7 +243,7 @@ fn inside<'a>(ctx: Context<'a>, machine: &DesiredMachine) -> Result<GuestStatus<
         Some(Guest::Running(node)) if node.uuid == ours && etcd::was_removed(ctx, name) => {
             let vmid = ctx.owned.ours.get(name).map_or(machine.machine.vmid, |vm| vm.vm.vmid);
             let reason = format!(
-                "its member was taken out of etcd, and its data can never join again; to have it made anew: qm stop {vmid} && qm destroy {vmid} --purge"
+                "its etcd member was removed and etcd rejects its old data; to recreate the machine: qm stop {vmid} && qm destroy {vmid} --purge"
             );
             return Err(("join", HoldReason::transient(reason)));
         }
@@ -256,11 +256,13 @@ fn inside<'a>(ctx: Context<'a>, machine: &DesiredMachine) -> Result<GuestStatus<
             return needs_config(format!("{channel} does not answer: {why}"), false);
         }
         None if !ctx.is_ready(name) => return needs_config(format!("{channel} was not asked"), false),
-        Some(Guest::Silent(why)) => HoldReason::transient(format!("its node is well but {channel} does not answer: {why}")),
+        Some(Guest::Silent(why)) => HoldReason::transient(format!("its node is Ready but {channel} does not answer: {why}")),
         None => format!("{channel} was not asked").into(),
         Some(Guest::Running(_)) => format!("another machine of this cluster answers on {address}").into(),
-        Some(Guest::AwaitingConfig { .. }) => format!("who waits for a config on {address} could not be proved").into(),
-        Some(Guest::Foreign(why)) => format!("who answers on {address} does not believe our secrets: {why}").into(),
+        Some(Guest::AwaitingConfig { .. }) => {
+            format!("cannot read the SMBIOS UUID of the machine on {address}; no config is sent").into()
+        }
+        Some(Guest::Foreign(why)) => format!("the machine on {address} does not accept this cluster's credentials: {why}").into(),
     };
     Err(("configure", held))
 }

@@ -57,7 +57,7 @@ impl<'a> VmSteps<'_, 'a> {
             return claimed;
         }
         self.write_mark(vm.clone(), mark, tags)
-            .because("the token may tag only what exists")
+            .because("this token may set tags only after the VM exists")
             .needs([claimed])
             .add()
     }
@@ -154,8 +154,8 @@ impl<'a> VmSteps<'_, 'a> {
             let why = match (self.is_recorded(vm), is_listed) {
                 (true, true) => return after,
                 _ if !vm.missing.is_empty() => return after,
-                (false, _) => "records the shape that is in force",
-                (true, false) => "records the disks that mainstay made",
+                (false, _) => "updates the recorded settings in the VM description",
+                (true, false) => "records in the VM description the disks that mainstay made",
             };
             return Some(self.mark(vm).because(why).needs(after).add());
         }
@@ -212,7 +212,7 @@ impl<'a> VmSteps<'_, 'a> {
             ..mark
         };
         self.write_mark(vm.vm_ref(), mark, vm_diff::desired_tags(self.machine))
-            .because("its destruction was begun, and is taken back")
+            .because("cancels a deletion that was started earlier")
             .needs(after)
             .add()
     }
@@ -228,7 +228,11 @@ impl<'a> VmSteps<'_, 'a> {
         let mark = desired_mark(self.ctx, self.machine, vm).with_made(requested);
         let tags = vm_diff::desired_tags(self.machine);
         let step = self.write_mark(vm.vm_ref(), mark, tags);
-        Some(step.because("lists the disks that it gets").needs(after).add())
+        Some(
+            step.because("records in the VM description the disks that are requested next")
+                .needs(after)
+                .add(),
+        )
     }
 }
 
@@ -262,7 +266,7 @@ pub(crate) fn record_bootstrap(
     let tags = vm_diff::desired_tags(machine);
     let action = Action::MachineMark(Box::new(MarkUpdate { vm, mark, tags }));
     plan.machine_step(machine, action)
-        .because("records that etcd begins here")
+        .because("records in the VM description that etcd is bootstrapped here")
         .needs(after)
         .add()
 }

@@ -11,15 +11,15 @@ fn more_memory_restarts_control_planes_one_at_a_time() {
     let mut world = settled(THREE_AND_TWO).edit("count: 3, cpu: 4, memory: 8GiB", "count: 3, cpu: 4, memory: 16GiB");
     expect![[r#"
         1 machine.change prod-cp-1 memory [live]: memory 8 GiB -> 16 GiB
-        2 machine.reboot prod-cp-1 [reboot] <- 1: takes effect at a restart
+        2 machine.reboot prod-cp-1 [reboot] <- 1: takes effect at a reboot
         3 etcd.join prod-cp-1 <- 2: it restarted
         4 node.await prod-cp-1 <- 2 3: it restarted
         5 machine.change prod-cp-2 memory [live] <- 4: memory 8 GiB -> 16 GiB
-        6 machine.reboot prod-cp-2 [reboot] <- 4 5: takes effect at a restart
+        6 machine.reboot prod-cp-2 [reboot] <- 4 5: takes effect at a reboot
         7 etcd.join prod-cp-2 <- 6: it restarted
         8 node.await prod-cp-2 <- 6 7: it restarted
         9 machine.change prod-cp-3 memory [live] <- 8: memory 8 GiB -> 16 GiB
-        10 machine.reboot prod-cp-3 [reboot] <- 8 9: takes effect at a restart
+        10 machine.reboot prod-cp-3 [reboot] <- 8 9: takes effect at a reboot
         11 etcd.join prod-cp-3 <- 10: it restarted
         12 node.await prod-cp-3 <- 10 11: it restarted"#]]
     .assert_eq(&world.plan().trace());
@@ -36,10 +36,10 @@ fn more_processors_restart_workers_one_at_a_time() {
     let mut world = settled(THREE_AND_TWO).edit("count: 2, cpu: 4", "count: 2, cpu: 8");
     expect![[r#"
          1 machine.change prod-w-1 cores [live]: cpu 4 -> 8
-         2 machine.reboot prod-w-1 [reboot] <- 1: takes effect at a restart
+         2 machine.reboot prod-w-1 [reboot] <- 1: takes effect at a reboot
          3 node.await prod-w-1 <- 2: it restarted
          4 machine.change prod-w-2 cores [live] <- 3: cpu 4 -> 8
-         5 machine.reboot prod-w-2 [reboot] <- 3 4: takes effect at a restart
+         5 machine.reboot prod-w-2 [reboot] <- 3 4: takes effect at a reboot
          6 node.await prod-w-2 <- 5: it restarted"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
@@ -50,7 +50,7 @@ fn the_only_control_plane_may_restart() {
     let mut world = settled(ONE).edit("count: 1,", "count: 1, cpu: 8,");
     expect![[r#"
          1 machine.change lab-cp-1 cores [live]: cpu 4 -> 8
-         2 machine.reboot lab-cp-1 [reboot] <- 1: takes effect at a restart
+         2 machine.reboot lab-cp-1 [reboot] <- 1: takes effect at a reboot
          3 etcd.join lab-cp-1 <- 2: it restarted
          4 node.await lab-cp-1 <- 2 3: it restarted"#]]
     .assert_eq(&world.plan().trace());
@@ -90,15 +90,15 @@ fn a_control_plane_that_joins_first_restarts_only_if_the_others_are_a_majority_t
         1 etcd.join prod-cp-2: not yet a member
         2 etcd.join prod-cp-3: not yet a member
         3 machine.change prod-w-1 memory [live] <- 1 2: memory 8 GiB -> 10 GiB
-        4 machine.reboot prod-w-1 [reboot] <- 1 2 3: takes effect at a restart
+        4 machine.reboot prod-w-1 [reboot] <- 1 2 3: takes effect at a reboot
         5 node.await prod-w-1 <- 4: it restarted
         6 machine.change prod-w-2 memory [live] <- 5: memory 8 GiB -> 10 GiB
-        7 machine.reboot prod-w-2 [reboot] <- 5 6: takes effect at a restart
+        7 machine.reboot prod-w-2 [reboot] <- 5 6: takes effect at a reboot
         8 node.await prod-w-2 <- 7: it restarted
         9 node.await prod-cp-1: Kubernetes does not answer: connection refused
         10 node.await prod-cp-2: Kubernetes does not answer: connection refused
         11 node.await prod-cp-3: Kubernetes does not answer: connection refused
-        12 guest.await prod-cp-5: it cannot go before it is read"#]]
+        12 guest.await prod-cp-5: its etcd data must be read before it can be removed"#]]
     .assert_eq(&world.plan().trace());
     expect![[r#"
         ~ machine prod-cp-2 join etcd, await node: not yet a member
@@ -106,12 +106,12 @@ fn a_control_plane_that_joins_first_restarts_only_if_the_others_are_a_majority_t
         ~ machine prod-w-1 vm 3001 pve3 memory 8 GiB -> 10 GiB, reboot: changed in the file
         ~ machine prod-w-2 vm 3002 pve1 memory 8 GiB -> 10 GiB, reboot: changed in the file
         ~ machine prod-cp-1 await node: Kubernetes does not answer: connection refused
-        ~ machine prod-cp-5 await guest: it cannot go before it is read
+        ~ machine prod-cp-5 await guest: its etcd data must be read before it can be removed
         . change prod-cp-1 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
         . change prod-cp-2 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
         . change prod-cp-3 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
-        . remove prod-cp-5 held: its Node cannot be removed, Kubernetes does not answer: connection refused
-        . remove prod-cp-4 held: its Node cannot be removed, Kubernetes does not answer: connection refused"#]]
+        . remove prod-cp-5 held: its Node cannot be deleted, the Kubernetes API does not answer: connection refused
+        . remove prod-cp-4 held: its Node cannot be deleted, the Kubernetes API does not answer: connection refused"#]]
     .assert_eq(&world.plan().render());
     world.settle();
 }
@@ -133,9 +133,9 @@ fn disks_grow_live() {
     let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 80GiB");
     expect![[r#"
          1 machine.grow prod-w-1 scsi0 to 80 GiB [live]: disk 60 -> 80 GiB
-         2 machine.mark prod-w-1 <- 1: records the shape that is in force
+         2 machine.mark prod-w-1 <- 1: updates the recorded settings in the VM description
          3 machine.grow prod-w-2 scsi0 to 80 GiB [live]: disk 60 -> 80 GiB
-         4 machine.mark prod-w-2 <- 3: records the shape that is in force"#]]
+         4 machine.mark prod-w-2 <- 3: updates the recorded settings in the VM description"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -145,10 +145,10 @@ fn a_disk_never_shrinks() {
     let world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 50GiB");
     expect![[r#"
         refused (gate): prod-w-1: its disk cannot shrink from 60 GiB to 50 GiB
-          why:  PVE shrinks no disks, and what is at the end of this one would be lost.
+          why:  PVE cannot shrink disks, and data at the end of the disk would be lost.
           help: write 60GiB, or remove the machine first and add it again.
         refused (gate): prod-w-2: its disk cannot shrink from 60 GiB to 50 GiB
-          why:  PVE shrinks no disks, and what is at the end of this one would be lost.
+          why:  PVE cannot shrink disks, and data at the end of the disk would be lost.
           help: write 60GiB, or remove the machine first and add it again."#]]
     .assert_eq(&world.plan().render());
 }
@@ -174,10 +174,10 @@ fn an_extra_disk_that_left_the_file_stays_and_is_named() {
     let world = settled(&THREE_AND_TWO.replace("disk: 60GiB", "disk: 60GiB, disks: [{ name: longhorn, size: 100GiB }]"));
     let world = world.edit(", disks: [{ name: longhorn, size: 100GiB }]", "");
     expect![[r#"
-        ~ machine prod-w-1 vm 3001 pve1 mark: records the shape that is in force
-        ~ machine prod-w-2 vm 3002 pve2 mark: records the shape that is in force
-        . change prod-w-1 held: disk longhorn is not in the file any more; it may hold data, so it stays: detach it in PVE
-        . change prod-w-2 held: disk longhorn is not in the file any more; it may hold data, so it stays: detach it in PVE"#]]
+        ~ machine prod-w-1 vm 3001 pve1 mark: updates the recorded settings in the VM description
+        ~ machine prod-w-2 vm 3002 pve2 mark: updates the recorded settings in the VM description
+        . change prod-w-1 held: disk longhorn left cluster.yaml; it may hold data, so it is kept: detach it in PVE
+        . change prod-w-2 held: disk longhorn left cluster.yaml; it may hold data, so it is kept: detach it in PVE"#]]
     .assert_eq(&world.plan().render());
 }
 
@@ -218,10 +218,10 @@ fn an_address_of_a_machine_that_exists_cannot_change() {
     let world = settled(THREE_AND_TWO).edit("addresses: 10.10.0.21+", "addresses: 10.10.0.31+");
     expect![[r#"
         refused (gate): prod-w-1: its address cannot change from 10.10.0.21 to 10.10.0.31
-          why:  etcd, certificates and the other nodes know it by its address; this version changes no addresses.
+          why:  etcd, certificates and other nodes refer to the machine by its address; this version cannot change addresses.
           help: put 10.10.0.21 back, or remove the machine first and add it again.
         refused (gate): prod-w-2: its address cannot change from 10.10.0.22 to 10.10.0.32
-          why:  etcd, certificates and the other nodes know it by its address; this version changes no addresses.
+          why:  etcd, certificates and other nodes refer to the machine by its address; this version cannot change addresses.
           help: put 10.10.0.22 back, or remove the machine first and add it again."#]]
     .assert_eq(&world.plan().render());
 }
@@ -232,10 +232,10 @@ fn another_mac_or_firmware_is_refused() {
     let world = world.edit("pools:", "machines: { lab-cp-1: { mac: 'BC:24:11:00:00:17' } }\npools:");
     expect![[r#"
         refused (gate): lab-cp-1: its MAC cannot change from 16:A9:B0:B0:47:72 to BC:24:11:00:00:17
-          why:  the node finds its network card by the MAC; with another it would come up without an address.
+          why:  the guest finds its network card by the MAC; with another MAC the machine would boot without an address.
           help: put 16:A9:B0:B0:47:72 back, or remove the machine first and add it again.
         refused (gate): lab-cp-1: its firmware cannot change from ovmf to seabios
-          why:  an installed system boots with the firmware it was installed for.
+          why:  an installed system boots only with the firmware that it was installed for.
           help: put ovmf back, or remove the machine first and add it again."#]]
     .assert_eq(&world.plan().render());
 }
@@ -244,8 +244,8 @@ fn another_mac_or_firmware_is_refused() {
 fn another_vmid_range_leaves_machines_where_they_are() {
     let mut world = settled(THREE_AND_TWO).edit("vmids: 3001+", "vmids: 4001+");
     expect![[r#"
-        . change prod-w-1 held: it stays VM 3001: a VM cannot change its VMID to 4001
-        . change prod-w-2 held: it stays VM 3002: a VM cannot change its VMID to 4002"#]]
+        . change prod-w-1 held: it keeps VMID 3001: a VM cannot change its VMID to 4001
+        . change prod-w-2 held: it keeps VMID 3002: a VM cannot change its VMID to 4002"#]]
     .assert_eq(&world.plan().render());
     assert_eq!(world.settle(), 0);
 }
@@ -280,8 +280,8 @@ fn a_change_that_waits_for_a_restart_gets_one() {
     world.config("prod-w-1").pending.insert("memory".to_owned());
     world.config("prod-w-2").pending.insert("hotplug".to_owned());
     expect![[r#"
-         1 machine.reboot prod-w-1 [reboot]: memory: written, but not in force until a restart
-         2 node.await prod-w-1 <- 1: it restarted"#]]
+        1 machine.reboot prod-w-1 [reboot]: memory: written, takes effect at a reboot
+        2 node.await prod-w-1 <- 1: it restarted"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -355,10 +355,10 @@ fn a_config_that_the_node_would_not_reboot_for_is_staged_and_the_machine_restart
     let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']");
     expect![[r#"
         1 guest.reconfigure prod-w-1 [live]: config differs at machine.env.HTTP_PROXY
-        2 machine.reboot prod-w-1 [reboot] <- 1: takes effect at a restart
+        2 machine.reboot prod-w-1 [reboot] <- 1: takes effect at a reboot
         3 node.await prod-w-1 <- 2: it restarted
         4 guest.reconfigure prod-w-2 [live] <- 3: config differs at machine.env.HTTP_PROXY
-        5 machine.reboot prod-w-2 [reboot] <- 3 4: takes effect at a restart
+        5 machine.reboot prod-w-2 [reboot] <- 3 4: takes effect at a reboot
         6 node.await prod-w-2 <- 5: it restarted"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
@@ -371,11 +371,11 @@ fn one_restart_serves_a_new_shape_and_a_new_config() {
     expect![[r#"
         1 guest.reconfigure prod-w-1 [live]: config differs at machine.env.HTTP_PROXY
         2 machine.change prod-w-1 cores [live]: cpu 4 -> 8
-        3 machine.reboot prod-w-1 [reboot] <- 1 2: takes effect at a restart
+        3 machine.reboot prod-w-1 [reboot] <- 1 2: takes effect at a reboot
         4 node.await prod-w-1 <- 3: it restarted
         5 guest.reconfigure prod-w-2 [live] <- 4: config differs at machine.env.HTTP_PROXY
         6 machine.change prod-w-2 cores [live] <- 4: cpu 4 -> 8
-        7 machine.reboot prod-w-2 [reboot] <- 4 5 6: takes effect at a restart
+        7 machine.reboot prod-w-2 [reboot] <- 4 5 6: takes effect at a reboot
         8 node.await prod-w-2 <- 7: it restarted"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
@@ -393,10 +393,10 @@ fn a_config_that_this_version_cannot_read_is_left_alone_and_not_quoted() {
 fn memory_that_the_host_does_not_have_is_refused() {
     let world = settled(THREE_AND_TWO).edit("memory: 8GiB, disk: 60GiB", "memory: 512GiB, disk: 60GiB");
     expect![[r#"
-        refused (lacking): pve1 cannot carry prod-w-1 as it is wanted
+        refused (lacking): pve1 has no room for prod-w-1 with the settings of cluster.yaml
           why:  pve1: 100 GiB of memory free, 504 GiB more needed
           help: make room, or migrate the machine to another host in PVE.
-        refused (lacking): pve2 cannot carry prod-w-2 as it is wanted
+        refused (lacking): pve2 has no room for prod-w-2 with the settings of cluster.yaml
           why:  pve2: 100 GiB of memory free, 504 GiB more needed
           help: make room, or migrate the machine to another host in PVE."#]]
     .assert_eq(&world.plan().render());

@@ -27,7 +27,7 @@ fn claimed_machines_are_filled_where_they_are() {
         ~ machine prod-cp-3 vm 2003 pve3 fill, grow, start, configure: it has no disk
         ~ machine prod-w-1 vm 3001 pve1 fill, grow, start, configure: it has no disk
         ~ machine prod-w-2 vm 3002 pve2 fill, grow, start, configure: it has no disk
-        + etcd prod-cp-1 begins here: no control plane has etcd data"#]]
+        + etcd prod-cp-1 bootstraps here: no control plane has etcd data"#]]
     .assert_eq(&world.plan().render());
     world.settle();
 }
@@ -61,7 +61,7 @@ fn a_machine_that_was_started_but_not_configured_gets_its_config() {
         3 guest.configure prod-cp-3: it waits for its config
         4 guest.configure prod-w-1: it waits for its config
         5 guest.configure prod-w-2: it waits for its config
-        6 machine.mark prod-cp-1 bootstrap here: records that etcd begins here
+        6 machine.mark prod-cp-1 bootstrap here: records in the VM description that etcd is bootstrapped here
         7 etcd.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3 <- 1 6: no control plane has etcd data
         8 etcd.join prod-cp-1 <- 1 7: a member of the new cluster
         9 etcd.join prod-cp-2 <- 2 7: a member of the new cluster
@@ -79,7 +79,7 @@ fn a_machine_that_was_started_but_not_configured_gets_its_config() {
 fn a_cluster_that_was_configured_but_not_bootstrapped_is_bootstrapped_after_reading_all_control_planes() {
     let mut world = killed_after(THREE_AND_TWO, |step| is(step, "guest.configure"));
     expect![[r#"
-        1 machine.mark prod-cp-1 bootstrap here: records that etcd begins here
+        1 machine.mark prod-cp-1 bootstrap here: records in the VM description that etcd is bootstrapped here
         2 etcd.bootstrap prod-cp-1 after reading prod-cp-1, prod-cp-2, prod-cp-3 <- 1: no control plane has etcd data
         3 etcd.join prod-cp-1 <- 2: not yet a member
         4 etcd.join prod-cp-2 <- 2: not yet a member
@@ -185,14 +185,14 @@ fn the_volume_of_a_fill_that_broke_off_is_freed_before_the_next() {
     let mut world = killed_after(ONE, |step| is(step, "machine.claim"));
     world.leftover(2001, true);
     expect![[r#"
-        1 schematic.register schematic: the factory builds what it was told about
+        1 schematic.register schematic: the Image Factory builds registered schematics only
         2 image.fetch pve1:local <- 1: missing there
-        3 volume.delete local-lvm:vm-2001-disk-9 [wipe]: left by a fill that did not end
+        3 volume.delete local-lvm:vm-2001-disk-9 [wipe]: leftover volume of an interrupted disk import
         4 machine.fill lab-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 2 3: it has no disk
         5 machine.grow lab-cp-1 scsi0 to 40 GiB <- 4: the disk has the size of the image
         6 machine.start lab-cp-1 <- 5: it is new
         7 guest.configure lab-cp-1 <- 6: it is new
-        8 machine.mark lab-cp-1 bootstrap here <- 6: records that etcd begins here
+        8 machine.mark lab-cp-1 bootstrap here <- 6: records in the VM description that etcd is bootstrapped here
         9 etcd.bootstrap lab-cp-1 <- 7 8: no control plane has etcd data
         10 etcd.join lab-cp-1 <- 7 9: a member of the new cluster
         11 node.await lab-cp-1 <- 7 9: not a node yet"#]]
@@ -211,15 +211,15 @@ fn a_half_downloaded_image_is_discarded_and_fetched_again() {
     };
     world.observed.images.insert(at, Seen::Yes(vec![ImageFile { file, size: 9 }]));
     expect![[r#"
-        1 image.discard pve1:local: 9 of 1200000000 bytes: a download that broke off
-        2 schematic.register schematic: the factory builds what it was told about
+        1 image.discard pve1:local: 9 of 1200000000 bytes: an interrupted download
+        2 schematic.register schematic: the Image Factory builds registered schematics only
         3 image.fetch pve1:local <- 1 2: missing there
         4 machine.claim lab-cp-1 vm 2001 on pve1: new cluster
         5 machine.fill lab-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 3 4: it has no disk
         6 machine.grow lab-cp-1 scsi0 to 40 GiB <- 5: the disk has the size of the image
         7 machine.start lab-cp-1 <- 6: it is new
         8 guest.configure lab-cp-1 <- 7: it is new
-        9 machine.mark lab-cp-1 bootstrap here <- 7: records that etcd begins here
+        9 machine.mark lab-cp-1 bootstrap here <- 7: records in the VM description that etcd is bootstrapped here
         10 etcd.bootstrap lab-cp-1 <- 8 9: no control plane has etcd data
         11 etcd.join lab-cp-1 <- 8 10: a member of the new cluster
         12 node.await lab-cp-1 <- 8 10: not a node yet"#]]
@@ -287,7 +287,7 @@ fn a_machine_that_runs_without_a_disk_is_stopped_and_filled() {
     expect![[r#"
         + image talos-1.14.1 (376567988ad3) pve1:local: missing there
         ~ machine lab-cp-1 vm 2001 pve1 stop, fill, grow, start, configure, mark: it runs without a disk
-        + etcd lab-cp-1 begins here: no control plane has etcd data"#]]
+        + etcd lab-cp-1 bootstraps here: no control plane has etcd data"#]]
     .assert_eq(&world.plan().render());
     world.settle();
 }
@@ -299,7 +299,7 @@ fn a_pool_scoped_token_tags_after_the_claim() {
     let plan = world.plan();
     assert!(
         plan.trace()
-            .contains("machine.mark lab-cp-1 <- 3: the token may tag only what exists"),
+            .contains("machine.mark lab-cp-1 <- 3: this token may set tags only after the VM exists"),
         "{}",
         plan.trace()
     );
@@ -308,7 +308,7 @@ fn a_pool_scoped_token_tags_after_the_claim() {
     expect![[r#"
         + image talos-1.14.1 (376567988ad3) pve1:local: missing there
         ~ machine lab-cp-1 vm 2001 pve1 mark, fill, grow, start, configure: its claim was interrupted before it got its tag
-        + etcd lab-cp-1 begins here: no control plane has etcd data"#]]
+        + etcd lab-cp-1 bootstraps here: no control plane has etcd data"#]]
     .assert_eq(&world.plan().render());
     world.settle();
 }
@@ -376,8 +376,8 @@ fn a_machine_whose_destruction_broke_off_is_destroyed_and_made_anew_when_it_is_w
         .stopped("prod-w-2")
         .changed(|world| world.half_destroy("prod-w-2"));
     expect![[r#"
-        1 node.delete prod-w-2 [live]: its machine goes
-        2 machine.delete prod-w-2 [wipe] <- 1: its destruction broke off when some of its disks were gone"#]]
+        1 node.delete prod-w-2 [live]: its machine is being removed
+        2 machine.delete prod-w-2 [wipe] <- 1: finishes a deletion that stopped after the system disk was removed"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
     assert_eq!(world.plan().unchanged.machines, 5);
@@ -389,9 +389,9 @@ fn a_control_plane_whose_destruction_broke_off_is_taken_out_of_etcd_before_it_is
         .stopped("prod-cp-3")
         .changed(|world| world.half_destroy("prod-cp-3"));
     expect![[r#"
-        1 node.delete prod-cp-3 [live]: its machine goes
-        2 machine.delete prod-cp-3 [wipe] <- 1: its destruction broke off when some of its disks were gone
-        3 etcd.leave prod-cp-3 by prod-cp-1 [live] <- 2: its destruction broke off when some of its disks were gone"#]]
+        1 node.delete prod-cp-3 [live]: its machine is being removed
+        2 machine.delete prod-cp-3 [wipe] <- 1: finishes a deletion that stopped after the system disk was removed
+        3 etcd.leave prod-cp-3 by prod-cp-1 [live] <- 2: finishes a deletion that stopped after the system disk was removed"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
     assert_eq!(world.members.len(), 3);
@@ -416,13 +416,13 @@ fn a_machine_that_was_to_go_and_lost_nothing_stays_what_it_is() {
     });
     expect![[r#"
         1 machine.start prod-w-2: it is stopped
-        2 machine.mark prod-w-2 <- 1: its destruction was begun, and is taken back
+        2 machine.mark prod-w-2 <- 1: cancels a deletion that was started earlier
         3 guest.configure prod-w-2 <- 1: it was stopped
         4 node.await prod-w-2 <- 3: not ready: kubelet stopped posting status"#]]
     .assert_eq(&world.plan().trace());
     let plan = world.plan();
     world.apply_some(&plan, |step| is(step, "machine.start"));
-    assert_eq!(world.plan().steps[0].why, "its destruction was begun, and is taken back");
+    assert_eq!(world.plan().steps[0].why, "cancels a deletion that was started earlier");
     world.settle();
     assert!(!world.config("prod-w-2").description.contains("going"));
 }

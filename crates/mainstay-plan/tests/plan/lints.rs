@@ -321,5 +321,5 @@ fn a_machine_that_could_not_be_looked_at() {
         (vm.config, vm.power) = (Seen::Unknown("595".to_owned()), PowerState::Stopped);
     }
     let said = broken_in(&world, &observed, |_| {});
-    assert!(said.contains("whose it is is unknown: 595"), "{said}");
+    assert!(said.contains("whose owner is unknown: 595"), "{said}");
 }

@@ -8,7 +8,7 @@ use crate::world::{ONE, THREE_AND_TWO, empty, settled};
 fn a_new_cluster_is_one_plan_from_the_image_to_ready_nodes() {
     let world = empty(THREE_AND_TWO);
     expect![[r#"
-        1 schematic.register schematic: the factory builds what it was told about
+        1 schematic.register schematic: the Image Factory builds registered schematics only
         2 image.fetch pve1:local <- 1: missing there
         3 machine.claim prod-cp-1 vm 2001 on pve1: new cluster
         4 machine.fill prod-cp-1 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 2 3: it has no disk
@@ -37,7 +37,7 @@ fn a_new_cluster_is_one_plan_from_the_image_to_ready_nodes() {
         27 guest.configure prod-cp-3 <- 16: it is new
         28 guest.configure prod-w-1 <- 20: it is new
         29 guest.configure prod-w-2 <- 24: it is new
-        30 machine.mark prod-cp-1 bootstrap here <- 6: records that etcd begins here
+        30 machine.mark prod-cp-1 bootstrap here <- 6: records in the VM description that etcd is bootstrapped here
         31 etcd.bootstrap prod-cp-1 <- 25 30: no control plane has etcd data
         32 etcd.join prod-cp-1 <- 25 31: a member of the new cluster
         33 etcd.join prod-cp-2 <- 26 31: a member of the new cluster
@@ -67,7 +67,7 @@ fn one_machine_needs_no_vip() {
     expect![[r#"
         + image talos-1.14.1 (376567988ad3) pve1:local: missing there
         + machine lab-cp-1 vm 2001 pve1 4 cpu 8 GiB 10.10.0.11: new cluster
-        + etcd lab-cp-1 begins here: no control plane has etcd data"#]]
+        + etcd lab-cp-1 bootstraps here: no control plane has etcd data"#]]
     .assert_eq(&empty(ONE).plan().render());
 }
 
@@ -75,16 +75,16 @@ fn one_machine_needs_no_vip() {
 fn down_removes_every_machine_and_keeps_images() {
     let mut world = settled(THREE_AND_TWO).down();
     expect![[r#"
-        1 machine.stop prod-cp-1 [live]: it goes
-        2 machine.delete prod-cp-1 [wipe] <- 1: nothing is wanted
-        3 machine.stop prod-cp-2 [live]: it goes
-        4 machine.delete prod-cp-2 [wipe] <- 3: nothing is wanted
-        5 machine.stop prod-cp-3 [live]: it goes
-        6 machine.delete prod-cp-3 [wipe] <- 5: nothing is wanted
-        7 machine.stop prod-w-1 [live]: it goes
-        8 machine.delete prod-w-1 [wipe] <- 7: nothing is wanted
-        9 machine.stop prod-w-2 [live]: it goes
-        10 machine.delete prod-w-2 [wipe] <- 9: nothing is wanted"#]]
+        1 machine.stop prod-cp-1 [live]: it is being removed
+        2 machine.delete prod-cp-1 [wipe] <- 1: the cluster is being deleted
+        3 machine.stop prod-cp-2 [live]: it is being removed
+        4 machine.delete prod-cp-2 [wipe] <- 3: the cluster is being deleted
+        5 machine.stop prod-cp-3 [live]: it is being removed
+        6 machine.delete prod-cp-3 [wipe] <- 5: the cluster is being deleted
+        7 machine.stop prod-w-1 [live]: it is being removed
+        8 machine.delete prod-w-1 [wipe] <- 7: the cluster is being deleted
+        9 machine.stop prod-w-2 [live]: it is being removed
+        10 machine.delete prod-w-2 [wipe] <- 9: the cluster is being deleted"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
     assert!(world.vms().is_empty());

@@ -38,7 +38,7 @@ fn stock(world: &mut World) {
 fn a_stock_pve_gets_the_one_line_that_mends_it() {
     let world = empty(THREE_AND_TWO).changed(stock);
     expect![[r#"
-        refused (lacking): no host can carry prod-cp-1 and 4 more (4 cpu, 8 GiB each)
+        refused (lacking): no host has room for prod-cp-1 and 4 more (4 CPUs, 8 GiB memory each)
           why:  pve1, pve2, pve3: no storage there allows `import`
           help: pvesm set local --content backup,iso,vztmpl,import"#]]
     .assert_eq(&world.plan().render());
@@ -57,7 +57,7 @@ fn a_storage_that_the_file_names_must_allow_it() {
         "endpoint: https://pve.lan:8006, storage: { images: local-lvm }",
     );
     expect![[r#"
-        refused (lacking): no host can carry lab-cp-1 (4 cpu, 8 GiB)
+        refused (lacking): no host has room for lab-cp-1 (4 CPUs, 8 GiB memory)
           why:  pve1, pve2, pve3: storage local-lvm does not allow `import`"#]]
     .assert_eq(&world.plan().render());
 }
@@ -104,7 +104,7 @@ fn pinned_hosts_are_honoured() {
 fn an_unknown_host_is_refused() {
     let world = empty(ONE).edit("count: 1,", "count: 1, hosts: [pve9],");
     expect![[r#"
-        refused (lacking): no host can carry lab-cp-1 (4 cpu, 8 GiB)
+        refused (lacking): no host has room for lab-cp-1 (4 CPUs, 8 GiB memory)
           why:  pve9: there is no such host (there are pve1, pve2, pve3)"#]]
     .assert_eq(&world.plan().render());
 }
@@ -114,7 +114,7 @@ fn memory_is_counted_down_while_machines_are_placed() {
     let world =
         empty(THREE_AND_TWO).changed(|world| world.observed.hosts.values_mut().for_each(|host| host.memory.free = gib(12)));
     expect![[r#"
-        refused (lacking): no host can carry prod-w-1 and 1 more (4 cpu, 8 GiB each)
+        refused (lacking): no host has room for prod-w-1 and 1 more (4 CPUs, 8 GiB memory each)
           why:  pve1, pve2, pve3: 4 GiB of memory free, 8 GiB needed"#]]
     .assert_eq(&world.plan().render());
 }
@@ -127,7 +127,7 @@ fn a_thick_storage_must_hold_whole_disks() {
         }
     });
     expect![[r#"
-        refused (lacking): no host can carry lab-cp-1 (4 cpu, 8 GiB)
+        refused (lacking): no host has room for lab-cp-1 (4 CPUs, 8 GiB memory)
           why:  pve1, pve2, pve3: 30 GiB free on local-lvm, 40 GiB needed"#]]
     .assert_eq(&world.plan().render());
 }
@@ -140,10 +140,10 @@ fn a_thin_storage_may_promise_more_than_it_has_and_says_so() {
         }
     });
     expect![[r#"
-        note: pve1:local-lvm has 30 GiB free and is promised 40 GiB: it is thin, so watch it fill
+        note: pve1:local-lvm is thin-provisioned: planned disks need up to 40 GiB, 30 GiB is free; monitor it
         + image talos-1.14.1 (376567988ad3) pve1:local: missing there
         + machine lab-cp-1 vm 2001 pve1 4 cpu 8 GiB 10.10.0.11: new cluster
-        + etcd lab-cp-1 begins here: no control plane has etcd data"#]]
+        + etcd lab-cp-1 bootstraps here: no control plane has etcd data"#]]
     .assert_eq(&world.plan().render());
 }
 
@@ -155,7 +155,7 @@ fn a_full_thin_storage_is_refused() {
         }
     });
     expect![[r#"
-        refused (lacking): no host can carry lab-cp-1 (4 cpu, 8 GiB)
+        refused (lacking): no host has room for lab-cp-1 (4 CPUs, 8 GiB memory)
           why:  pve1, pve2, pve3: 2 GiB free on local-lvm, 8 GiB needed"#]]
     .assert_eq(&world.plan().render());
 }
@@ -164,7 +164,7 @@ fn a_full_thin_storage_is_refused() {
 fn a_bridge_that_is_not_there_or_hidden_is_refused() {
     let world = empty(ONE).edit("dns: [1.1.1.1]", "dns: [1.1.1.1], bridge: vmbr7");
     expect![[r#"
-        refused (lacking): no host can carry lab-cp-1 (4 cpu, 8 GiB)
+        refused (lacking): no host has room for lab-cp-1 (4 CPUs, 8 GiB memory)
           why:  pve1, pve2, pve3: bridge vmbr7 is absent there, or hidden from the token
           help: pveum acl modify /sdn/zones/localnetwork/vmbr7 --roles PVESDNUser --tokens '<token>'"#]]
     .assert_eq(&world.plan().render());
@@ -174,7 +174,7 @@ fn a_bridge_that_is_not_there_or_hidden_is_refused() {
 fn more_processors_than_a_host_has_are_refused() {
     let world = empty(ONE).edit("count: 1,", "count: 1, cpu: 64,");
     expect![[r#"
-        refused (lacking): no host can carry lab-cp-1 (64 cpu, 8 GiB)
+        refused (lacking): no host has room for lab-cp-1 (64 CPUs, 8 GiB memory)
           why:  pve1, pve2, pve3: it has 32 processors, 64 are wanted; PVE starts no VM with more than its host has"#]]
     .assert_eq(&world.plan().render());
 }

@@ -13,9 +13,9 @@ fn five_and_two() -> World {
 fn a_worker_that_left_the_file_stops_loses_its_node_and_goes() {
     let mut world = settled(THREE_AND_TWO).edit("count: 2", "count: 1");
     expect![[r#"
-         1 machine.stop prod-w-2 [live]: it goes
-         2 node.delete prod-w-2 [live] <- 1: its machine goes
-         3 machine.delete prod-w-2 [wipe] <- 1 2: not in cluster.yaml"#]]
+        1 machine.stop prod-w-2 [live]: it is being removed
+        2 node.delete prod-w-2 [live] <- 1: its machine is being removed
+        3 machine.delete prod-w-2 [wipe] <- 1 2: not in cluster.yaml"#]]
     .assert_eq(&world.plan().trace());
     expect!["- machine prod-w-2 vm 3002 pve2 stop, delete node, 3 volumes: not in cluster.yaml"]
         .assert_eq(&world.plan().render());
@@ -61,14 +61,14 @@ fn control_planes_are_added_one_by_one() {
 fn control_planes_leave_etcd_first_and_one_by_one() {
     let mut world = five_and_two().edit("count: 5", "count: 3");
     expect![[r#"
-         1 etcd.leave prod-cp-5 [live]: not in cluster.yaml
-         2 machine.stop prod-cp-5 [live] <- 1: it goes
-         3 node.delete prod-cp-5 [live] <- 1 2: its machine goes
-         4 machine.delete prod-cp-5 [wipe] <- 1 2 3: not in cluster.yaml
-         5 etcd.leave prod-cp-4 [live] <- 4: not in cluster.yaml
-         6 machine.stop prod-cp-4 [live] <- 4 5: it goes
-         7 node.delete prod-cp-4 [live] <- 4 5 6: its machine goes
-         8 machine.delete prod-cp-4 [wipe] <- 4 5 6 7: not in cluster.yaml"#]]
+        1 etcd.leave prod-cp-5 [live]: not in cluster.yaml
+        2 machine.stop prod-cp-5 [live] <- 1: it is being removed
+        3 node.delete prod-cp-5 [live] <- 1 2: its machine is being removed
+        4 machine.delete prod-cp-5 [wipe] <- 1 2 3: not in cluster.yaml
+        5 etcd.leave prod-cp-4 [live] <- 4: not in cluster.yaml
+        6 machine.stop prod-cp-4 [live] <- 4 5: it is being removed
+        7 node.delete prod-cp-4 [live] <- 4 5 6: its machine is being removed
+        8 machine.delete prod-cp-4 [wipe] <- 4 5 6 7: not in cluster.yaml"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
     assert_eq!(world.members.len(), 3);
@@ -92,12 +92,12 @@ fn a_healthy_control_plane_does_not_leave_while_another_is_away() {
 fn a_dead_control_plane_is_taken_out_by_a_survivor() {
     let mut world = five_and_two().edit("count: 5", "count: 3").stopped("prod-cp-5");
     expect![[r#"
-        1 node.delete prod-cp-5 [live]: its machine goes
+        1 node.delete prod-cp-5 [live]: its machine is being removed
         2 machine.delete prod-cp-5 [wipe] <- 1: not in cluster.yaml
         3 etcd.leave prod-cp-5 by prod-cp-1 [live] <- 2: not in cluster.yaml
         4 etcd.leave prod-cp-4 [live] <- 3: not in cluster.yaml
-        5 machine.stop prod-cp-4 [live] <- 3 4: it goes
-        6 node.delete prod-cp-4 [live] <- 3 4 5: its machine goes
+        5 machine.stop prod-cp-4 [live] <- 3 4: it is being removed
+        6 node.delete prod-cp-4 [live] <- 3 4 5: its machine is being removed
         7 machine.delete prod-cp-4 [wipe] <- 3 4 5 6: not in cluster.yaml"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
@@ -131,7 +131,7 @@ fn a_control_plane_that_left_etcd_and_is_wanted_joins_again_by_a_restart() {
     let plan = world.clone().edit("count: 5", "count: 3").plan();
     world.step(&plan.steps[0]);
     expect![[r#"
-        1 machine.reboot prod-cp-5 [reboot]: its etcd left the cluster, and joins again only at a restart
+        1 machine.reboot prod-cp-5 [reboot]: etcd has left the cluster on this machine; it rejoins after a reboot
         2 etcd.join prod-cp-5 <- 1: it restarted
         3 node.await prod-cp-5 <- 1 2: it restarted"#]]
     .assert_eq(&world.plan().trace());
@@ -144,7 +144,7 @@ fn a_control_plane_that_left_etcd_and_is_wanted_joins_again_by_a_restart() {
 fn a_control_plane_whose_member_was_removed_is_held_with_the_way_out() {
     let mut world = settled(THREE_AND_TWO);
     world.members.retain(|(_, name)| name != "prod-cp-2");
-    expect![". join prod-cp-2 held: its member was taken out of etcd, and its data can never join again; to have it made anew: qm stop 2002 && qm destroy 2002 --purge"].assert_eq(&world.plan().render());
+    expect![". join prod-cp-2 held: its etcd member was removed and etcd rejects its old data; to recreate the machine: qm stop 2002 && qm destroy 2002 --purge"].assert_eq(&world.plan().render());
     let mut world = world.without("prod-cp-2");
     world.settle();
     assert_eq!(world.members.len(), 3);
@@ -174,7 +174,7 @@ fn removal_waits_for_kubernetes() {
         ~ machine prod-cp-2 await node: Kubernetes does not answer: connection refused
         ~ machine prod-cp-3 await node: Kubernetes does not answer: connection refused
         ~ machine prod-w-1 await node: Kubernetes does not answer: connection refused
-        . remove prod-w-2 held: its Node cannot be removed, Kubernetes does not answer: connection refused"#]]
+        . remove prod-w-2 held: its Node cannot be deleted, the Kubernetes API does not answer: connection refused"#]]
     .assert_eq(&world.plan().render());
 }
 
@@ -191,7 +191,7 @@ fn removal_waits_for_pves_quorum_to_be_known() {
 #[test]
 fn pves_protection_holds_a_removal_and_refuses_down() {
     let world = settled(THREE_AND_TWO).changed(|world| world.config("prod-w-2").protection = true);
-    expect![". remove prod-w-2 held: it is protected in PVE, which mainstay respects; to lift it: qm set 3002 --protection 0"]
+    expect![". remove prod-w-2 held: the VM has PVE's protection flag; to clear it: qm set 3002 --protection 0"]
         .assert_eq(&world.clone().edit("count: 2", "count: 1").plan().render());
     expect![[r#"
         refused (gate): prod-w-2 (VM 3002) is protected in PVE
@@ -230,7 +230,7 @@ fn a_machine_that_never_joined_goes_without_ceremony() {
         - machine prod-w-2 vm 3002 pve2 stop, 3 volumes: not in cluster.yaml
         - machine prod-cp-3 vm 2003 pve3 stop, 3 volumes: not in cluster.yaml
         - machine prod-cp-2 vm 2002 pve2 stop, 3 volumes: not in cluster.yaml
-        + etcd prod-cp-1 begins here: no control plane has etcd data"#]]
+        + etcd prod-cp-1 bootstraps here: no control plane has etcd data"#]]
     .assert_eq(&world.plan().render());
     world.settle();
     assert_eq!(world.vms().len(), 2);
@@ -239,7 +239,7 @@ fn a_machine_that_never_joined_goes_without_ceremony() {
 #[test]
 fn a_paused_machine_is_stopped_to_go_but_not_started_to_stay() {
     let world = settled(THREE_AND_TWO).changed(|world| world.vm("prod-w-2").power = PowerState::Other("io-error".to_owned()));
-    expect![". start prod-w-2 held: PVE says it is io-error; see its console, then resume or stop it"]
+    expect![". start prod-w-2 held: the VM is in state io-error; check its console, then: qm resume 3002 or qm stop 3002"]
         .assert_eq(&world.plan().render());
     expect!["- machine prod-w-2 vm 3002 pve2 stop, delete node, 3 volumes: not in cluster.yaml"]
         .assert_eq(&world.edit("count: 2", "count: 1").plan().render());
@@ -291,7 +291,7 @@ fn a_machine_made_anew_joins_after_the_learner_of_its_name_is_gone() {
         6 machine.fill prod-cp-3 from local:talos-1.14.1-376567988ad3-nocloud-amd64.qcow2 <- 5: it has no disk
         7 machine.grow prod-cp-3 scsi0 to 40 GiB <- 6: the disk has the size of the image
         8 machine.start prod-cp-3 <- 7: it is new
-        9 etcd.leave prod-cp-2 by prod-cp-1 [live]: it never started
+        9 etcd.leave prod-cp-2 by prod-cp-1 [live]: its etcd never started
         10 guest.configure prod-cp-2 <- 4 9: it is new
         11 etcd.join prod-cp-2 <- 10: a new member
         12 guest.configure prod-cp-3 <- 8 11: it is new

@@ -15,7 +15,7 @@ fn a_new_cluster() {
         + machine prod-cp-3 vm 2003 pve3 4 cpu 8 GiB 10.10.0.13: new cluster
         + machine prod-w-1 vm 3001 pve1 4 cpu 8 GiB 10.10.0.21: new cluster
         + machine prod-w-2 vm 3002 pve2 4 cpu 8 GiB 10.10.0.22: new cluster
-        + etcd prod-cp-1 begins here: no control plane has etcd data"#]]
+        + etcd prod-cp-1 bootstraps here: no control plane has etcd data"#]]
     .assert_eq(&empty(THREE_AND_TWO).plan().render());
 }
 
@@ -48,10 +48,10 @@ fn nothing_to_do() {
 #[test]
 fn down() {
     expect![[r#"
-        - machine prod-cp-1 vm 2001 pve1 stop, 3 volumes: nothing is wanted
-        - machine prod-cp-2 vm 2002 pve2 stop, 3 volumes: nothing is wanted
-        - machine prod-cp-3 vm 2003 pve3 stop, 3 volumes: nothing is wanted
-        - machine prod-w-1 vm 3001 pve1 stop, 3 volumes: nothing is wanted
-        - machine prod-w-2 vm 3002 pve2 stop, 3 volumes: nothing is wanted"#]]
+        - machine prod-cp-1 vm 2001 pve1 stop, 3 volumes: the cluster is being deleted
+        - machine prod-cp-2 vm 2002 pve2 stop, 3 volumes: the cluster is being deleted
+        - machine prod-cp-3 vm 2003 pve3 stop, 3 volumes: the cluster is being deleted
+        - machine prod-w-1 vm 3001 pve1 stop, 3 volumes: the cluster is being deleted
+        - machine prod-w-2 vm 3002 pve2 stop, 3 volumes: the cluster is being deleted"#]]
     .assert_eq(&settled(THREE_AND_TWO).down().plan().render());
 }

@@ -102,8 +102,8 @@ fn a_machine_that_cannot_be_proved_gets_no_config() {
         );
     });
     expect![[r#"
-        . configure prod-w-1 held: who waits for a config on 10.10.0.21 could not be proved
-        . configure prod-w-2 held: who answers on 10.10.0.22 does not believe our secrets: certificate signed by unknown authority"#]].assert_eq(&world.plan().render());
+        . configure prod-w-1 held: cannot read the SMBIOS UUID of the machine on 10.10.0.21; no config is sent
+        . configure prod-w-2 held: the machine on 10.10.0.22 does not accept this cluster's credentials: certificate signed by unknown authority"#]].assert_eq(&world.plan().render());
 }
 
 #[test]
@@ -260,9 +260,9 @@ fn an_unfinished_claim_says_that_its_tag_follows_and_is_completed() {
     expect!["1 machine.mark lab-cp-1 bootstrap here: its claim was interrupted before it got its tag"]
         .assert_eq(&world.plan().trace());
     expect![[r#"
-         1 machine.mark lab-cp-1 bootstrap here: its claim was interrupted before it got its tag
-         2 machine.stop lab-cp-1 [live] <- 1: it goes
-         3 machine.delete lab-cp-1 [wipe] <- 1 2: nothing is wanted"#]]
+        1 machine.mark lab-cp-1 bootstrap here: its claim was interrupted before it got its tag
+        2 machine.stop lab-cp-1 [live] <- 1: it is being removed
+        3 machine.delete lab-cp-1 [wipe] <- 1 2: the cluster is being deleted"#]]
     .assert_eq(&world.clone().down().plan().trace());
     world.settle();
     assert!(world.vm("lab-cp-1").tags.contains("mainstay"));
@@ -273,7 +273,7 @@ fn an_unfinished_claim_says_that_its_tag_follows_and_is_completed() {
 fn a_foreign_volume_on_our_vmid_is_named_and_the_machine_is_created() {
     let mut world = empty(ONE).changed(|world| world.leftover(2001, false));
     world.settle();
-    expect![". free local-lvm:vm-2001-disk-9 held: no VM uses it, and nothing proves that mainstay made it, so it stays; if it is not needed: pvesm free local-lvm:vm-2001-disk-9"].assert_eq(&world.plan().render());
+    expect![". free local-lvm:vm-2001-disk-9 held: no VM uses it, and nothing proves that mainstay made it, so it is kept; if it is not needed: pvesm free local-lvm:vm-2001-disk-9"].assert_eq(&world.plan().render());
     assert!(matches!(&world.observed.leftovers, Seen::Yes(left) if left.len() == 1));
 }
 
@@ -290,7 +290,7 @@ fn a_foreign_cloud_init_volume_on_our_vmid_stops_the_claim() {
 #[test]
 fn a_volume_that_our_journal_knows_is_freed() {
     let mut world = empty(ONE).changed(|world| world.leftover(2001, true)).down();
-    expect!["1 volume.delete local-lvm:vm-2001-disk-9 [wipe]: left by a machine of ours that is gone"]
+    expect!["1 volume.delete local-lvm:vm-2001-disk-9 [wipe]: leftover volume of a deleted machine of this cluster"]
         .assert_eq(&world.plan().trace());
     world.settle();
     assert_eq!(world.observed.leftovers, Seen::Yes(Vec::new()));
@@ -299,7 +299,7 @@ fn a_volume_that_our_journal_knows_is_freed() {
 #[test]
 fn down_names_volumes_that_nothing_proves() {
     let world = empty(ONE).changed(|world| world.leftover(2001, false)).down();
-    expect![". free local-lvm:vm-2001-disk-9 held: no VM uses it, and nothing proves that mainstay made it, so it stays; if it is not needed: pvesm free local-lvm:vm-2001-disk-9"].assert_eq(&world.plan().render());
+    expect![". free local-lvm:vm-2001-disk-9 held: no VM uses it, and nothing proves that mainstay made it, so it is kept; if it is not needed: pvesm free local-lvm:vm-2001-disk-9"].assert_eq(&world.plan().render());
 }
 
 #[test]
@@ -330,5 +330,5 @@ fn a_machine_that_was_turned_into_a_template_is_held() {
     let world = settled(THREE_AND_TWO)
         .stopped("prod-w-1")
         .changed(|world| world.vm("prod-w-1").template = true);
-    expect![". change prod-w-1 held: it was turned into a template, which cannot run"].assert_eq(&world.plan().render());
+    expect![". change prod-w-1 held: the VM was converted to a template, which cannot run"].assert_eq(&world.plan().render());
 }

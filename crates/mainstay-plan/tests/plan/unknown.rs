@@ -15,10 +15,10 @@ fn an_unknown_vm_is_neither_created_nor_deleted() {
     });
     expect![". machine prod-w-2 held: VM 3002: 595 no route to host"].assert_eq(&world.plan().render());
     expect![[r#"
-        - machine prod-cp-1 vm 2001 pve1 stop, 3 volumes: nothing is wanted
-        - machine prod-cp-2 vm 2002 pve2 stop, 3 volumes: nothing is wanted
-        - machine prod-cp-3 vm 2003 pve3 stop, 3 volumes: nothing is wanted
-        - machine prod-w-1 vm 3001 pve1 stop, 3 volumes: nothing is wanted
+        - machine prod-cp-1 vm 2001 pve1 stop, 3 volumes: the cluster is being deleted
+        - machine prod-cp-2 vm 2002 pve2 stop, 3 volumes: the cluster is being deleted
+        - machine prod-cp-3 vm 2003 pve3 stop, 3 volumes: the cluster is being deleted
+        - machine prod-w-1 vm 3001 pve1 stop, 3 volumes: the cluster is being deleted
         . remove prod-w-2 held: 595 no route to host"#]]
     .assert_eq(&world.down().plan().render());
 }
@@ -68,7 +68,7 @@ fn new_machines_avoid_a_host_that_is_offline() {
         + machine prod-cp-3 vm 2003 pve1 4 cpu 8 GiB 10.10.0.13: new cluster
         + machine prod-w-1 vm 3001 pve3 4 cpu 8 GiB 10.10.0.21: new cluster
         + machine prod-w-2 vm 3002 pve1 4 cpu 8 GiB 10.10.0.22: new cluster
-        + etcd prod-cp-1 begins here: no control plane has etcd data"#]]
+        + etcd prod-cp-1 bootstraps here: no control plane has etcd data"#]]
     .assert_eq(&world.plan().render());
 }
 
@@ -78,7 +78,7 @@ fn a_machine_pinned_to_a_host_that_is_offline_waits() {
     world.observed.hosts.get_mut("pve2").unwrap().online = false;
     let render = world.plan().render();
     assert!(render.contains(". create prod-w-2 held: pve2: it is offline"), "{render}");
-    assert!(render.contains("+ etcd prod-cp-1 begins here"), "{render}");
+    assert!(render.contains("+ etcd prod-cp-1 bootstraps here"), "{render}");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_node_that_is_well_but_does_not_answer_us_is_left_alone() {
         seen.guests
             .insert("prod-w-1".to_owned(), Guest::Silent("connection timed out".to_owned()));
     });
-    expect![". configure prod-w-1 held: its node is well but its Talos API does not answer: connection timed out"]
+    expect![". configure prod-w-1 held: its node is Ready but its Talos API does not answer: connection timed out"]
         .assert_eq(&world.plan().render());
 }
 
@@ -140,7 +140,7 @@ fn images_that_could_not_be_listed_hold_what_needs_them() {
 fn leftovers_that_could_not_be_listed_hold_a_claim() {
     let world = empty(ONE).blurred(|seen| seen.leftovers = Seen::Unknown("storage hangs".to_owned()));
     expect![[r#"
-        . create lab-cp-1 held: whether volumes of VM 2001 are left over could not be seen: storage hangs
+        . create lab-cp-1 held: cannot list storages, so leftover volumes of VM 2001 cannot be ruled out: storage hangs
         . bootstrap cluster held: lab-cp-1 is held"#]]
     .assert_eq(&world.plan().render());
 }

@@ -60,7 +60,7 @@ fn is_held(world: &World) -> bool {
 #[test]
 fn a_disk_that_a_person_added_holds_the_removal_and_is_named_with_both_ways_out() {
     let world = with_drive("scsi3", "local-lvm:vm-3002-disk-5", None);
-    expect![". remove prod-w-2 held: scsi3 local-lvm:vm-3002-disk-5 was not made by mainstay; to keep it: qm disk move 3002 scsi3 --target-vmid <VMID>; to destroy it with the VM: --with-disk local-lvm:vm-3002-disk-5"]
+    expect![". remove prod-w-2 held: scsi3 local-lvm:vm-3002-disk-5 was not made by mainstay; to keep it: qm disk move 3002 scsi3 --target-vmid <VMID>; to delete it with the VM: --with-disk local-lvm:vm-3002-disk-5"]
         .assert_eq(&world.plan().render());
     // Nor does `down` take it, while the other machines go.
     let down = world.down().plan();
@@ -95,7 +95,7 @@ fn a_machine_that_ha_manages_is_taken_out_of_it_and_the_approval_says_so() {
     world.vm("prod-w-2").ha = true;
     let plan = world.edit("count: 2", "count: 1").plan();
     assert!(
-        plan.render().contains("not in cluster.yaml; HA forgets it"),
+        plan.render().contains("not in cluster.yaml; its HA resource is removed too"),
         "{}",
         plan.render()
     );
@@ -134,7 +134,8 @@ fn our_disk_stays_ours_when_it_is_moved_to_another_storage_and_the_list_follows(
     let mut world = settled(THREE_AND_TWO);
     let system = world.config("prod-w-2").disks.get_mut("scsi0").unwrap();
     system.volume = "nfs:3002/vm-3002-disk-0.raw".to_owned();
-    expect!["1 machine.mark prod-w-2: records the disks that mainstay made"].assert_eq(&world.plan().trace());
+    expect!["1 machine.mark prod-w-2: records in the VM description the disks that mainstay made"]
+        .assert_eq(&world.plan().trace());
     world.settle();
     let mark = Mark::parse(&world.config("prod-w-2").description).unwrap();
     assert_eq!(
@@ -210,7 +211,7 @@ fn a_machine_from_before_disks_were_listed_has_the_disks_of_the_file_and_no_othe
 #[test]
 fn up_lists_the_disks_of_a_machine_from_before() {
     let mut world = settled(ONE).changed(|world| unlisted(world, "lab-cp-1"));
-    expect!["1 machine.mark lab-cp-1: records the disks that mainstay made"]
+    expect!["1 machine.mark lab-cp-1: records in the VM description the disks that mainstay made"]
         .assert_eq(&world.plan().trace().replace(" bootstrap here", ""));
     world.settle();
     let mark = Mark::parse(&world.config("lab-cp-1").description).unwrap();
@@ -227,7 +228,7 @@ fn snapshots_that_cannot_be_read_hold_the_removal() {
 #[test]
 fn a_leftover_beside_our_machine_that_nothing_proves_stays_and_is_named() {
     let world = settled(ONE).changed(|world| world.leftover(2001, false));
-    expect![". free local-lvm:vm-2001-disk-9 held: no VM uses it, and nothing proves that mainstay made it, so it stays; if it is not needed: pvesm free local-lvm:vm-2001-disk-9"]
+    expect![". free local-lvm:vm-2001-disk-9 held: no VM uses it, and nothing proves that mainstay made it, so it is kept; if it is not needed: pvesm free local-lvm:vm-2001-disk-9"]
         .assert_eq(&world.plan().render());
     assert!(!world.plan().is_blocked());
     let down = world.down().plan();
@@ -260,7 +261,8 @@ fn a_leftover_that_a_task_may_be_writing_waits_for_the_task() {
 #[test]
 fn a_leftover_that_is_ours_goes_beside_a_machine_that_runs_too() {
     let world = settled(ONE).changed(|world| world.leftover(2001, true));
-    expect!["1 volume.delete local-lvm:vm-2001-disk-9 [wipe]: left by a fill that did not end"].assert_eq(&world.plan().trace());
+    expect!["1 volume.delete local-lvm:vm-2001-disk-9 [wipe]: leftover volume of an interrupted disk import"]
+        .assert_eq(&world.plan().trace());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use mainstay_plan::guest::RancherFiles;
 use mainstay_plan::{
-    Action, Desired, EtcdMember, EtcdState, Facts, Guest, GuestConfig, Host, HostStorage, Image, ImageFile, Kubernetes,
+    Action, Desired, DesiredInputs, EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, Image, ImageFile, Kubernetes,
     LeftoverVolume, Mark, MemberRemoval, Memory, NodeStatus, Observed, OpenPorts, Plan, PowerState, RunningGuest, SchematicRef,
     Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, TokenScope, Versions, Vm, VmDisk, VmNic, VmSettings,
     VolumeIdentity, derive, lint, plan, running,
@@ -207,7 +207,7 @@ impl World {
         let configs = configs.collect();
         Desired::cluster(
             &spec,
-            Facts {
+            DesiredInputs {
                 first_user: None,
                 cluster_id: self.cluster_id,
                 versions,

@@ -35,7 +35,7 @@ pub fn kubeconfig(session: &Session, args: &Credentials, output: Output) -> Resu
 pub fn secrets(session: &Session) -> Result<ClusterSecrets, CommandError> {
     session
         .secrets()?
-        .ok_or_else(|| CommandError::no_secrets(&SecretsFile::beside(&session.file)))
+        .ok_or_else(|| CommandError::no_secrets(&SecretsFile::secrets_path(&session.file)))
 }
 
 pub fn lifetime(args: &Credentials) -> SignedDuration {

@@ -20,7 +20,7 @@ pub fn run(session: &Session, args: &ConfigArgs, output: Output) -> Result<(), C
     }
     let secrets = session
         .secrets()?
-        .ok_or_else(|| CommandError::no_secrets(&SecretsFile::beside(&session.file)))?;
+        .ok_or_else(|| CommandError::no_secrets(&SecretsFile::secrets_path(&session.file)))?;
     let versions = derive::versions(spec, None, None)?;
     if !matches!(secrets.distro, DistroSecrets::Talos(_)) {
         return Err(CommandError::usage("config shows machine configs, which only Talos has")

@@ -78,7 +78,7 @@ fn closing(session: &Session, args: &DownArgs, report: &RunReport, took: Duratio
         forget(session)?;
     }
     let steps = if report.done == 0 {
-        "nothing was left".to_owned()
+        "there was nothing to delete".to_owned()
     } else {
         format!("{} in {}", view::count(report.done, "step"), view::clock(took))
     };
@@ -106,7 +106,7 @@ fn left(session: &Session, args: &DownArgs) -> Vec<String> {
     if !args.images {
         lines.push("kept: downloaded images (mainstay down --images deletes them)".to_owned());
     }
-    let secrets = SecretsFile::beside(&session.file);
+    let secrets = SecretsFile::secrets_path(&session.file);
     if secrets.exists() {
         lines.push(format!("kept: {} (mainstay down --forget deletes it)", secrets.display()));
     }
@@ -114,7 +114,7 @@ fn left(session: &Session, args: &DownArgs) -> Vec<String> {
 }
 
 fn forget(session: &Session) -> Result<(), CommandError> {
-    let path = SecretsFile::beside(&session.file);
+    let path = SecretsFile::secrets_path(&session.file);
     session
         .disk
         .remove(&path)

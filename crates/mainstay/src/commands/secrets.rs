@@ -61,14 +61,14 @@ fn import(session: &Session, from: &std::path::Path, output: Output) -> Result<(
         CommandError::usage(format!("{} does not contain the secrets of a cluster", from.display())).because(error.problems)
     };
     let secrets = ClusterSecrets::from_yaml(&text).map_err(bad)?;
-    let readers = session.readers(&identities)?;
-    if readers.recipients.is_empty() {
+    let recipients = session.recipients(&identities)?;
+    if recipients.recipients.is_empty() {
         return Err(CommandError::usage("no age key to encrypt the secrets for")
             .help("create one: age-keygen -o ~/.config/sops/age/keys.txt")
             .help("or name recipients in a .sops.yaml"));
     }
-    let file = SecretsFile::new(session.disk.clone(), SecretsFile::beside(&session.file), identities);
-    file.store(&secrets, &readers, session.env.wall.now(), &session.env.entropy)?;
+    let file = SecretsFile::new(session.disk.clone(), SecretsFile::secrets_path(&session.file), identities);
+    file.store(&secrets, &recipients, session.env.wall.now(), &session.env.entropy)?;
     output.status(format!("wrote {}", file.path().display()));
     Ok(())
 }

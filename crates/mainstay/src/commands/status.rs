@@ -54,7 +54,7 @@ async fn look(session: &Session, secrets: Option<&ClusterSecrets>, site: &Client
 
 fn show(page: &StatusPage, output: Output, again: bool) {
     if output.json {
-        output.print_json(&page.object());
+        output.print_json(&page.to_json());
         return;
     }
     if again && output.live {

@@ -265,7 +265,7 @@ mod tests {
                 RowSign::Create,
                 "etcd",
                 "prod-cp-1",
-                "begins here",
+                "bootstraps here",
                 "no control plane has etcd data",
             ),
         ]
@@ -288,7 +288,7 @@ mod tests {
             + machine   prod-cp-1  vm 2001  pve1  4 cpu  8 GiB  10.10.0.11  new cluster   cluster.yaml:6
             + machine   prod-cp-2  vm 2002  pve2  4 cpu  8 GiB  10.10.0.12  new cluster   cluster.yaml:6
             + machine   prod-w-1   vm 3001  pve1  4 cpu  8 GiB  10.10.0.21  new cluster   cluster.yaml:7
-            + etcd      prod-cp-1  begins here  no control plane has etcd data
+            + etcd      prod-cp-1  bootstraps here  no control plane has etcd data
         "#]]
         .assert_eq(&table(&new_cluster(), 120));
     }
@@ -301,7 +301,7 @@ mod tests {
             + machine   prod-cp-1  vm 2001  pve1  4 cpu  8 GiB  10.10.0.11  new cluster
             + machine   prod-cp-2  vm 2002  pve2  4 cpu  8 GiB  10.10.0.12  new cluster
             + machine   prod-w-1   vm 3001  pve1  4 cpu  8 GiB  10.10.0.21  new cluster
-            + etcd      prod-cp-1  begins here  no control plane has etcd data
+            + etcd      prod-cp-1  bootstraps here  no control plane has etcd data
         "#]]
         .assert_eq(&table(&new_cluster(), 80));
     }

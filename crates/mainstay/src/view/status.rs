@@ -334,7 +334,7 @@ impl StatusPage {
         table.iter().map(line).collect()
     }
 
-    pub fn object(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let machines: Vec<Value> = self.machines.iter().map(|row| json!({"machine": row.machine, "vmid": row.vmid, "host": row.host, "address": row.address, "vm": row.vm, "guest": row.guest, "etcd": row.etcd, "node": row.node})).collect();
         let findings: Vec<Value> = self
             .findings

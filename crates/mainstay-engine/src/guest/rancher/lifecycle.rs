@@ -76,7 +76,7 @@ pub async fn found(guest: &OpenGuest, founding: &Founding<'_>, progress: &dyn Wa
         Datastore::Absent => {
             write_all(guest, outdated(guest, &probe, &all)?).await?;
             guest
-                .carry_out(&guest_config::may_found(guest.access.distro, founding.intent), progress)
+                .execute(&guest_config::may_found(guest.access.distro, founding.intent), progress)
                 .await?;
         }
     }
@@ -128,11 +128,11 @@ pub async fn recover_founder(
             })
             .await?;
             let command = guest_config::wipe_unready_founder(guest.access.distro);
-            guest.carry_out(&command, progress).await?;
+            guest.execute(&command, progress).await?;
         }
     }
     let command = guest_config::may_found(guest.access.distro, recovery.intent);
-    guest.carry_out(&command, progress).await.map(drop)
+    guest.execute(&command, progress).await.map(drop)
 }
 
 /// Whether the last start in a server's journal ended with the error of a founder that was killed in its first seconds.
@@ -214,7 +214,7 @@ async fn ensure_started(guest: &OpenGuest, role: Role, probe: &Probe, progress: 
         return Ok(());
     }
     guest
-        .carry_out(&guest_config::start_unit(distro, role), progress)
+        .execute(&guest_config::start_unit(distro, role), progress)
         .await
         .map(drop)
 }

@@ -34,7 +34,7 @@ pub async fn reconfigure(
         return Ok(false);
     }
     // Recorded before the first file changes, so that a run that is killed in between loses no restart.
-    guest.carry_out(&guest_config::note_pending_restart(), progress).await?;
+    guest.execute(&guest_config::note_pending_restart(), progress).await?;
     for file in changed {
         guest.write(file).await?;
     }
@@ -59,7 +59,7 @@ async fn restart(guest: &OpenGuest, role: Role, progress: &dyn WaitReporter) -> 
     let distro = guest.access.distro;
     let unit = distro.unit(role);
     let before = unit_report(guest, unit, None).await?.unit.pid;
-    guest.carry_out(&guest_config::restart_unit(distro, role), progress).await?;
+    guest.execute(&guest_config::restart_unit(distro, role), progress).await?;
     let what = format!("{unit} did not become ready again on {}", guest.name());
     let supervisor = guest.access.supervisor(guest.machine().address)?;
     until(&guest.access, progress, &what, RESTART_LIMIT, async || {
@@ -105,7 +105,7 @@ pub async fn upgrade(guest: &OpenGuest, upgrade: &Upgrade<'_>, progress: &dyn Wa
     }
     push::push(guest, upgrade.artifacts, upgrade.pushed, progress).await?;
     run_work(guest, Work::Fetch, upgrade.files, progress).await?;
-    guest.carry_out(&guest_config::note_pending_restart(), progress).await?;
+    guest.execute(&guest_config::note_pending_restart(), progress).await?;
     for file in rest {
         guest.write(file).await?;
     }

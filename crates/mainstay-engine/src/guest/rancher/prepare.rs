@@ -142,7 +142,7 @@ pub async fn prepare(guest: &OpenGuest, preparation: &Preparation<'_>, progress:
     let probe = await_cloud_init(guest, preparation, progress).await?;
     check(guest, &probe, preparation.expected)?;
     guest
-        .carry_out(&guest_config::directories(guest.access.distro), progress)
+        .execute(&guest_config::directories(guest.access.distro), progress)
         .await?;
     for file in outdated(guest, &probe, preparation.files)?
         .into_iter()
@@ -164,7 +164,7 @@ pub async fn prepare(guest: &OpenGuest, preparation: &Preparation<'_>, progress:
 /// Installs packages in the background. The cluster never depends on them.
 pub async fn start_packages(guest: &OpenGuest, progress: &dyn WaitReporter) -> Result<(), Failure> {
     guest
-        .carry_out(&guest_config::run_work(Work::Packages), progress)
+        .execute(&guest_config::run_work(Work::Packages), progress)
         .await
         .map(drop)
 }
@@ -183,7 +183,7 @@ pub(super) fn check(guest: &OpenGuest, probe: &Probe, expected: &ExpectedFacts) 
 /// Files that must be written, or why that cannot be said.
 pub(super) fn outdated<'a>(guest: &OpenGuest, probe: &Probe, files: &'a [GuestFile]) -> Result<Vec<&'a GuestFile>, Failure> {
     probe.outdated(files).ok_or_else(|| {
-        let what = format!("a file of {} can be neither read nor ruled out", guest.name());
+        let what = format!("cannot determine whether a file of {} exists", guest.name());
         Failure::new(FailureKind::Failed, what).help("check the machine's disk: dmesg on its console")
     })
 }
@@ -239,7 +239,7 @@ pub(super) async fn run_work(
             let line = report.log.last().cloned().unwrap_or_default();
             return Err(Failure::new(FailureKind::Failed, format!("`{}` failed on {}", work.name(), guest.name())).why(line));
         }
-        guest.carry_out(&guest_config::run_work(work), progress).await?;
+        guest.execute(&guest_config::run_work(work), progress).await?;
         started = true;
         Ok(Poll::NotYet(format!("{} begins", work.name())))
     })
@@ -279,7 +279,7 @@ pub(super) async fn activate(
     if probe(guest, role, &[]).await?.version == Some(version) {
         return Ok(());
     }
-    guest.carry_out(&guest_config::activate(version), progress).await?;
+    guest.execute(&guest_config::activate(version), progress).await?;
     let seen = probe(guest, role, &[]).await?.version;
     if seen == Some(version) {
         return Ok(());

@@ -33,8 +33,15 @@ pub(super) async fn push(
     progress: &dyn WaitReporter,
 ) -> Result<(), Failure> {
     for artifact in artifacts.iter().filter(|artifact| artifact.origin == ArtifactOrigin::Pushed) {
-        let files =
-            files.ok_or_else(|| Failure::new(FailureKind::Bug, format!("{} is to be pushed, from nowhere", artifact.file)))?;
+        let files = files.ok_or_else(|| {
+            Failure::new(
+                FailureKind::Bug,
+                format!(
+                    "{} must be pushed to the machines, but no source for it is configured",
+                    artifact.file
+                ),
+            )
+        })?;
         let what = format!("{} was not pushed to {}", artifact.file, guest.name());
         until(&guest.access, progress, &what, PUSH_LIMIT, async || {
             push_once(guest, artifact, files, progress).await
@@ -64,7 +71,7 @@ async fn push_once(
         )
     };
     let offset: u64 = offset.ok_or_else(unreadable)?;
-    progress.wait("waits for its turn to receive artifacts", PUSH_LIMIT);
+    progress.wait("waiting for other machines to receive their artifacts", PUSH_LIMIT);
     let _turn = guest.access.pushes.acquire().await;
     progress.wait(&format!("receives {}", artifact.file), PUSH_LIMIT);
     let local =

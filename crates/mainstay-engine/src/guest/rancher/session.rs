@@ -186,7 +186,7 @@ const PROOF: &str = "cat /sys/class/dmi/id/product_uuid /sys/class/dmi/id/produc
 
 impl SshProblem {
     /// States that pass while a machine boots, and connection losses.
-    fn may_pass(&self) -> bool {
+    fn is_retryable(&self) -> bool {
         match self.state {
             SshState::NoTcp => self
                 .error
@@ -231,7 +231,7 @@ impl RancherAccess {
         let proved = until(self, progress, &what, LOGIN_LIMIT, async || {
             match self.prove_once(machine).await {
                 Ok(key) => Ok(Poll::Done(key)),
-                Err(problem) if problem.may_pass() => Ok(Poll::NotYet(problem.text())),
+                Err(problem) if problem.is_retryable() => Ok(Poll::NotYet(problem.text())),
                 Err(problem) => Err(problem.into_failure(&machine.name)),
             }
         });
@@ -304,7 +304,7 @@ impl OpenGuest {
     }
 
     /// Runs a command that must succeed. While another run holds the guest's lock it waits.
-    pub(super) async fn carry_out(&self, command: &GuestCommand, progress: &dyn WaitReporter) -> Result<SshOutput, Failure> {
+    pub(super) async fn execute(&self, command: &GuestCommand, progress: &dyn WaitReporter) -> Result<SshOutput, Failure> {
         let what = format!("`{}` did not run on {}", command.name, self.name());
         until(&self.access, progress, &what, LOCK_LIMIT, async || {
             let output = self.run(command).await?;

@@ -67,7 +67,7 @@ fn refuse_with_machines(site: &Site, cluster: &str, observed: &Observed) -> Resu
     if ours.is_empty() {
         return Ok(());
     }
-    let secrets = SecretsFile::beside(&site.file);
+    let secrets = SecretsFile::secrets_path(&site.file);
     Err(
         CommandError::refused(format!("machines of {cluster} exist: {}", ours.join(", ")))
             .help(format!("delete them first: mainstay down (it needs {})", secrets.display()))

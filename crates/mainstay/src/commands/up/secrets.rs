@@ -15,7 +15,7 @@ use crate::view;
 /// Secrets that are not written yet: their file and recipients.
 pub struct PendingSecrets {
     file: SecretsFile,
-    readers: Rule,
+    recipients: Rule,
     /// A new age key, if the user has none.
     identity: Option<Identity>,
 }
@@ -28,16 +28,20 @@ pub async fn open_or_make(session: &Session, output: Output) -> Result<(ClusterS
     }
     refuse_if_cluster_exists(session).await?;
     let identities = session.identities()?;
-    let mut readers = session.readers(&identities)?;
+    let mut recipients = session.recipients(&identities)?;
     let mut identity = None;
-    if readers.recipients.is_empty() {
+    if recipients.recipients.is_empty() {
         let new = Identity::generate();
-        readers = session.readers(std::slice::from_ref(&new))?;
+        recipients = session.recipients(std::slice::from_ref(&new))?;
         identity = Some(new);
     }
     output.status("creating the cluster's secrets (a 4096-bit key takes a few seconds)");
     let secrets = make(session).await?;
-    let unwritten = PendingSecrets { file, readers, identity };
+    let unwritten = PendingSecrets {
+        file,
+        recipients,
+        identity,
+    };
     Ok((secrets, Some(unwritten)))
 }
 
@@ -71,11 +75,11 @@ impl PendingSecrets {
             write_identity(identity, session, output)?;
         }
         self.file
-            .store(secrets, &self.readers, session.env.wall.now(), &session.env.entropy)?;
+            .store(secrets, &self.recipients, session.env.wall.now(), &session.env.entropy)?;
         output.status(format!(
             "wrote {}, encrypted for {}; keep it in git",
             self.file.path().display(),
-            view::count(self.readers.recipients.len(), "age key")
+            view::count(self.recipients.recipients.len(), "age key")
         ));
         Ok(())
     }
@@ -115,7 +119,7 @@ async fn refuse_if_cluster_exists(session: &Session) -> Result<(), CommandError>
             .as_ref()
             .and_then(|text| mainstay_plan::Mark::parse(text.as_str()));
         if let Some(mark) = mark.filter(|mark| mark.cluster == name) {
-            let path = SecretsFile::beside(&session.file);
+            let path = SecretsFile::secrets_path(&session.file);
             return Err(
                 CommandError::refused(format!("cluster {name} exists, but its secrets file is missing"))
                     .why(format!(
