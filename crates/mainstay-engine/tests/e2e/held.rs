@@ -56,7 +56,7 @@ fn what_stays_as_it_is_for_good_does_not_hold_anything_up() {
         settled(stage, stage.up(FILE).await);
         let other = FILE.replace("vmids: 2000+", "vmids: 4000+");
         let report = settled(stage, stage.up(&other).await);
-        assert!(report.held[0].reason.contains("it stays VM 2000"), "{:?}", report.held);
+        assert!(report.held[0].reason.contains("it keeps VMID 2000"), "{:?}", report.held);
         assert!(report.is_settled());
     });
 }
