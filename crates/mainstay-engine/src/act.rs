@@ -1,15 +1,20 @@
 //! Executes one step. Every action reads the current state first, acts, and waits for its own effect, so repeating it is always safe.
 
 mod disks;
+mod drain;
 mod image;
 mod location;
 mod node;
+mod servers;
 mod tasks;
 mod vm;
 
+pub use self::drain::ReadyBefore;
 pub use self::location::VmLocation;
 
 use mainstay_plan::{Action, Step};
+
+use self::servers::Servers;
 
 use crate::addresses::AddressBook;
 use crate::clients::Clients;
@@ -70,6 +75,11 @@ pub async fn act(step: &Step, clients: &Clients, addresses: &AddressBook, progre
         Action::EtcdJoin { guest } => guest::await_voter(ctx, guest).await,
         Action::EtcdLeave { member, by, ask } => guest::remove_member(ctx, member, by, ask).await,
         Action::NodeAwait { until, ask } => node::await_ready(ctx, &subject, *until, ask).await,
-        Action::NodeDelete { ask } => node::delete(ctx, &subject, ask).await,
+        Action::NodeDelete { ask, was_drained } => node::delete(Servers { ctx, ask }, &subject, *was_drained).await,
+        Action::NodeCordon { turn, budget, ask } => {
+            drain::cordon(clients, Servers { ctx, ask }, &subject, turn, budget.as_ref()).await
+        }
+        Action::NodeDrain { drain, ask } => drain::drain(clients, Servers { ctx, ask }, &subject, drain).await,
+        Action::NodeUncordon { ask } => drain::uncordon(clients, Servers { ctx, ask }, &subject).await,
     }
 }

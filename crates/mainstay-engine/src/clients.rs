@@ -7,8 +7,10 @@ use mainstay_net::Env;
 use mainstay_plan::ClusterSecrets;
 use mainstay_spec::Spec;
 use pve_api::Client;
+use rand::RngExt as _;
 use tokio::time::Instant;
 
+use crate::act::ReadyBefore;
 use crate::addresses::AddressBook;
 use crate::event::StepProgress;
 use crate::failure::Failure;
@@ -35,6 +37,12 @@ pub struct Clients {
     pub proofs: Mutex<BTreeMap<u32, VmProof>>,
     /// When Proxmox VE last answered that it has quorum.
     pub quorate_at: tokio::sync::Mutex<Option<Instant>>,
+    /// Machines that this run cordoned and did not release yet.
+    pub cordoned: Mutex<BTreeSet<String>>,
+    /// What controllers had before machines were drained, by machine.
+    pub evicted: Mutex<BTreeMap<String, ReadyBefore>>,
+    /// In records on Nodes: tells one run from another.
+    pub run_name: String,
     /// What the next observation need not read again.
     pub facts: FactCache,
     pub jitter: Jitter,
@@ -51,6 +59,7 @@ impl Clients {
         web_ca: Option<String>,
     ) -> Result<Self, Failure> {
         let jitter = Jitter::new(&env);
+        let run_name = format!("{:08x}", env.entropy.fork("run name").rng().random::<u32>());
         let access = secrets.map(|secrets| guest::access(&env, secrets)).transpose()?;
         let (guest_access, kube_access) = access.unzip();
         Ok(Self {
@@ -64,6 +73,9 @@ impl Clients {
             fresh: Mutex::default(),
             proofs: Mutex::default(),
             quorate_at: tokio::sync::Mutex::default(),
+            cordoned: Mutex::default(),
+            evicted: Mutex::default(),
+            run_name,
             facts: FactCache::default(),
             jitter,
         })

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_plan::{ClusterSecrets, Desired, Held, Kubernetes, Lease, Observed, Plan, StepId, derive, lint, plan};
+use mainstay_plan::{ClusterSecrets, Desired, Held, Kubernetes, Lease, Observed, Plan, StepId, TurnPolicy, derive, lint, plan};
 use mainstay_spec::Spec;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +14,7 @@ use crate::approval::{Approval, ApprovalHandler, Approvals, step_name};
 use crate::clients::Clients;
 use crate::event::{Event, EventSink, StepEvent};
 use crate::execute::{Execution, ExecutionResult, execute};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::lease::{self, LeaseHolder, LeaseRequest, LeaseVm};
 use crate::limits::Limits;
 use crate::observe::{Observation, ObserveScope, observe};
@@ -29,6 +29,8 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// host whose status is stale. Proxmox VE renews what it tells every ten seconds.
 const HELD_PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE_WHILE_HELD: Duration = Duration::from_secs(4);
+/// How long the end of a run tries to release what it cordoned.
+const RELEASE: Duration = Duration::from_secs(60);
 
 /// What is wanted of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub struct Run<'a> {
     pub despite_lease: bool,
     /// Volumes that may be destroyed with their VM although mainstay did not make them.
     pub with_disks: BTreeSet<String>,
+    /// Consent and limits for work that disturbs machines.
+    pub policy: TurnPolicy,
     pub events: EventSink,
     pub stop: CancellationToken,
 }
@@ -115,6 +119,10 @@ pub struct PlannedRound {
 
 /// The plan for what is seen now. Changes nothing.
 pub async fn observe_and_plan(run: &Run<'_>) -> Result<PlannedRound, RunError> {
+    plan_under(run, &run.policy).await
+}
+
+async fn plan_under(run: &Run<'_>, policy: &TurnPolicy) -> Result<PlannedRound, RunError> {
     let scope = ObserveScope {
         removes_all: run.goal != RunGoal::Up,
         compare: run
@@ -130,6 +138,7 @@ pub async fn observe_and_plan(run: &Run<'_>) -> Result<PlannedRound, RunError> {
         RunGoal::Down { images } => Desired::nothing(run.spec, run.secrets.map(ClusterSecrets::id), images.clone()),
     };
     desired.with_disks.clone_from(&run.with_disks);
+    desired.policy.clone_from(policy);
     let plan = plan(&desired, &sight.observed);
     let broken = lint(&plan, &desired, &sight.observed);
     if !broken.is_empty() {
@@ -162,7 +171,45 @@ pub fn pve_version(version: &semver::Version) -> pve_api::PveVersion {
     pve_api::PveVersion::new(part(version.major), part(version.minor))
 }
 
+/// Runs until nothing is left to do. However it ends, no machine stays cordoned by it.
 pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Result<RunReport, RunError> {
+    let outcome = run_rounds(run, approve).await;
+    if !run.clients.cordoned.lock().expect("plain data").is_empty()
+        && tokio::time::timeout(RELEASE, release_cordons(run)).await.is_err()
+    {
+        let names: Vec<String> = run.clients.cordoned.lock().expect("plain data").iter().cloned().collect();
+        run.events.note(format!(
+            "still cordoned by mainstay: {}; the next `mainstay up` ends that",
+            names.join(", ")
+        ));
+    }
+    outcome
+}
+
+/// Uncordons the machines whose turn did not end.
+async fn release_cordons(run: &Run<'_>) {
+    let policy = TurnPolicy {
+        ends: true,
+        ..run.policy.clone()
+    };
+    let Ok(round) = plan_under(run, &policy).await else { return };
+    let limits = Limits::of(&round.observed);
+    let with = Execution {
+        clients: run.clients,
+        addresses: &round.addresses,
+        limits: &limits,
+        events: &run.events,
+    };
+    let plan = Arc::new(round.plan);
+    run.events.emit(Event::Planned(plan.clone()));
+    let outcome = execute(&plan, with, &CancellationToken::new()).await;
+    if outcome.failed.is_empty() && outcome.left == 0 {
+        run.clients.cordoned.lock().expect("plain data").clear();
+    }
+}
+
+async fn run_rounds(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Result<RunReport, RunError> {
+    let mut policy = run.policy.clone();
     let mut done = 0;
     let mut progress = StallDetector::default();
     let mut approvals = Approvals::default();
@@ -170,7 +217,7 @@ pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Resul
     for round in 1..=ROUNDS_MAX {
         run.events.emit(Event::Observing { round });
         // An observation changes nothing, so a stop request ends it at once.
-        let Some(looked) = run.stop.run_until_cancelled(observe_and_plan(run)).await else {
+        let Some(looked) = run.stop.run_until_cancelled(plan_under(run, &policy)).await else {
             return Err(RunError::Stopped { done, left: 0 });
         };
         let PlannedRound {
@@ -224,7 +271,12 @@ pub async fn converge(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Resul
             });
         }
         progress.note(&plan, &outcome);
-        let hopeless = outcome.failed.values().any(|failure| !failure.kind.is_retryable());
+        // What is held is left alone in this run; everything else goes on.
+        policy.held.extend(held_machines(&plan, &outcome));
+        let hopeless = outcome
+            .failed
+            .values()
+            .any(|failure| !failure.kind.is_retryable() && failure.kind != FailureKind::Held);
         let in_vain = progress.fruitless >= ROUNDS_WITHOUT_PROGRESS;
         if in_vain && outcome.failed.is_empty() {
             return Err(RunError::NotSettled { rounds: round });
@@ -294,6 +346,20 @@ impl HoldTimer {
         }
         self.since.get_or_insert_with(Instant::now).elapsed() < HELD_PATIENCE
     }
+}
+
+/// Machines whose step found that something outside holds it, and what that is.
+fn held_machines(plan: &Plan, outcome: &ExecutionResult) -> BTreeMap<String, String> {
+    let held = outcome.failed.iter().filter(|(_, failure)| failure.kind == FailureKind::Held);
+    let reason = |failure: &Failure| {
+        let parts = [Some(&failure.what), failure.why.as_ref()]
+            .into_iter()
+            .flatten()
+            .chain(&failure.help);
+        parts.cloned().collect::<Vec<_>>().join("; ")
+    };
+    held.filter_map(|(id, failure)| Some((plan.step(*id)?.subject.to_string(), reason(failure))))
+        .collect()
 }
 
 fn check_lease(run: &Run<'_>, observed: &Observed) -> Result<(), RunError> {

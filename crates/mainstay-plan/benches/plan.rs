@@ -109,6 +109,7 @@ fn multiply(observed: &mut Observed, desired: &Desired) {
                 ready: true,
                 why: String::new(),
                 stale: false,
+                ..NodeStatus::default()
             },
         );
         let Some(Guest::Running(node)) = observed.guests.get("prod-w-1") else {

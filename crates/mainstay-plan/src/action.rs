@@ -12,7 +12,8 @@ use crate::mark::Mark;
 use crate::observed::{GuestConfig, StorageAt, VolumeIdentity};
 use crate::settings::Setting;
 use crate::step::{
-    ApplyMode, Ask, Claim, Fill, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NodeState, QuorumCheck, VmRef,
+    ApplyMode, Ask, Claim, DisruptionBudget, Drain, Fill, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NodeState,
+    QuorumCheck, VmRef,
 };
 
 /// Everything that can be done.
@@ -136,7 +137,27 @@ pub enum Action {
         until: NodeState,
         ask: Ask,
     },
+    /// Delete the Node of a machine that is off. `was_drained`: no pod holds a volume there any more. Otherwise the volumes are released
+    /// first.
     NodeDelete {
+        ask: Ask,
+        was_drained: bool,
+    },
+    /// Keep new pods away from the machine, and record on its Node that mainstay did so.
+    NodeCordon {
+        /// What the turn is for, recorded on the Node.
+        turn: &'static str,
+        /// `None`: the machine leaves, so that no budget counts it.
+        budget: Option<DisruptionBudget>,
+        ask: Ask,
+    },
+    /// Evict the pods of the machine, within their disruption budgets, and wait until its volumes are detached.
+    NodeDrain {
+        drain: Drain,
+        ask: Ask,
+    },
+    /// End the cordon, if it is that of mainstay.
+    NodeUncordon {
         ask: Ask,
     },
 }
@@ -166,7 +187,7 @@ pub struct ActionInfo<'a> {
     pub stops: bool,
     /// Two runs must not do this at once.
     pub needs_lease: bool,
-    /// Waits only: a row tells it where nothing else happens.
+    /// Waits, or ends a turn: a row tells it where nothing else happens.
     pub waits: bool,
     /// What it does to the member of its subject.
     pub etcd: EtcdEffect<'a>,
@@ -280,6 +301,13 @@ impl<'a> ActionInfo<'a> {
         }
     }
 
+    fn leased(self) -> Self {
+        Self {
+            needs_lease: true,
+            ..self
+        }
+    }
+
     fn waits(self) -> Self {
         Self { waits: true, ..self }
     }
@@ -352,6 +380,16 @@ impl Action {
             Self::NodeDelete { .. } => row("node.delete", "delete node", "deleting the Node", 1)
                 .impact(Impact::Live)
                 .removes_data(),
+            Self::NodeCordon { .. } => row("node.cordon", "", "keeping new pods away", 1)
+                .impact(Impact::Live)
+                .leased(),
+            Self::NodeDrain { .. } => row("node.drain", "drain", "moving the pods away", 30)
+                .impact(Impact::Live)
+                .leased(),
+            // It gives back what was taken, so that a run which lost the lease may still do it.
+            Self::NodeUncordon { .. } => row("node.uncordon", "uncordon", "taking pods again", 1)
+                .impact(Impact::Live)
+                .waits(),
         }
     }
 
@@ -371,6 +409,8 @@ impl Action {
                 MemberRemoval::Leave => None,
                 MemberRemoval::RemovedBy(peer) => Some(format!("by {peer}")),
             },
+            Self::NodeCordon { turn, .. } => Some(format!("for {turn}")),
+            Self::NodeDrain { drain, .. } => drain.deletes_unmanaged.then(|| "with pods without a controller".to_owned()),
             Self::EtcdBootstrap { prove_empty, .. } => {
                 (!prove_empty.is_empty()).then(|| format!("after reading {}", prove_empty.join(", ")))
             }
@@ -390,7 +430,8 @@ impl Action {
             | Self::GuestReconfigure { .. }
             | Self::EtcdJoin { .. }
             | Self::NodeAwait { .. }
-            | Self::NodeDelete { .. } => None,
+            | Self::NodeDelete { .. }
+            | Self::NodeUncordon { .. } => None,
         }
     }
 }

@@ -1,10 +1,13 @@
 //! The plan of a cluster, as a list of passes: machines first, then what runs in them, then etcd, then nodes, then what must go.
 
+use std::collections::BTreeSet;
+
 use crate::builder::PlanBuilder;
 use crate::conflicts;
 use crate::context::{Context, Inputs};
 use crate::counts;
 use crate::desired::{Desired, Goal};
+use crate::drain;
 use crate::etcd::{self, EtcdChain, EtcdPresence};
 use crate::guest;
 use crate::images::ImageTable;
@@ -38,6 +41,10 @@ pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
     match &desired.goal {
         Goal::Cluster(cluster) => {
             let ctx = Context { inputs, cluster };
+            if desired.policy.ends {
+                drain::release(ctx, &BTreeSet::new(), &mut plan);
+                return plan.finish(|_| Unchanged::default());
+            }
             let is_complete = plan_cluster(ctx, &mut plan);
             plan.finish(|plan| {
                 if is_complete {
@@ -100,6 +107,7 @@ fn plan_cluster(ctx: Context<'_>, plan: &mut PlanBuilder) -> bool {
         }
     };
     node::plan(ctx, &guests, &etcd, &configured, bootstrap, &turned.awaited, plan);
+    drain::release(ctx, &turned.cordoned, plan);
     // Removals start from the observed members: they must not rely on joins of this plan.
     removal::plan(ctx, &etcd, chain.tail, vms.freed, plan);
     true

@@ -84,6 +84,7 @@ pub(crate) fn refuse_teardown(inputs: Inputs<'_>, plan: &mut PlanBuilder) {
 /// Everything that stands against the cluster that is wanted.
 pub(crate) fn refuse(ctx: Context<'_>, plan: &mut PlanBuilder) {
     old_pve(ctx.observed, plan);
+    unknown_names(ctx, plan);
     other_versions(ctx, plan);
     for machine in &ctx.cluster.machines {
         refuse_machine(ctx, machine, plan);
@@ -91,6 +92,21 @@ pub(crate) fn refuse(ctx: Context<'_>, plan: &mut PlanBuilder) {
     names(ctx, plan);
     vip(ctx, plan);
     lost_control_planes(ctx, plan);
+}
+
+/// A consent that names no machine is a slip, and what was meant would not be done.
+fn unknown_names(ctx: Context<'_>, plan: &mut PlanBuilder) {
+    let policy = &ctx.desired.policy;
+    let named = policy.skip_drain.iter().chain(&policy.force_drain).chain(&policy.despite);
+    for name in named.filter(|name| ctx.owned.in_file(name).is_none() && !ctx.owned.ours.contains_key(*name)) {
+        let machines: Vec<&str> = ctx.cluster.machines.iter().map(DesiredMachine::name).collect();
+        plan.refuse(gate(
+            Subject::Cluster,
+            format!("there is no machine {name}"),
+            "the command line names it.",
+            format!("the machines are {}.", machines.join(", ")),
+        ));
+    }
 }
 
 fn old_pve(observed: &Observed, plan: &mut PlanBuilder) {

@@ -5,11 +5,12 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use ipnet::Ipv4Net;
-use mainstay_spec::{Cni, Machine, Network, Role, Spec, StorageNames, smbios_uuid};
+use mainstay_spec::{Cni, Machine, Network, Pool, Role, Spec, StorageNames, smbios_uuid};
 use uuid::Uuid;
 
 use crate::mark::Mark;
 use crate::observed::{GuestConfig, Observed};
+use crate::policy::TurnPolicy;
 use crate::step::{FirstUser, Subject};
 use crate::versions::Versions;
 
@@ -25,6 +26,7 @@ pub struct Desired {
     pub vmids: BTreeMap<u32, ExpectedMachine>,
     /// Volumes that mainstay did not make and that may be destroyed with their VM, each named by the user.
     pub with_disks: BTreeSet<String>,
+    pub policy: TurnPolicy,
     pub goal: Goal,
 }
 
@@ -58,6 +60,8 @@ pub struct DesiredCluster {
     /// The image has the guest agent.
     pub agent: bool,
     pub cni: Cni,
+    /// How many machines of a pool may be unavailable at once, by pool.
+    pub budgets: BTreeMap<String, usize>,
     /// The account that the first boot creates. `None`: the guest has no accounts.
     pub first_user: Option<FirstUser>,
     /// Control planes first, then by pool and ordinal.
@@ -137,6 +141,7 @@ impl Desired {
             resource_pool: spec.datacenter.pool.as_ref().map(ToString::to_string),
             agent: spec.distro.has_guest_agent(),
             cni: spec.cni,
+            budgets: spec.pools.iter().map(pool_budget).collect(),
             first_user: facts.first_user,
             machines,
         };
@@ -174,6 +179,7 @@ impl Desired {
             protect: false,
             vmids: BTreeMap::new(),
             with_disks: BTreeSet::new(),
+            policy: TurnPolicy::default(),
             goal: Goal::Absent { images },
         }
     }
@@ -204,10 +210,24 @@ impl DesiredCluster {
         self.machines.iter().filter(|wanted| wanted.is_control_plane())
     }
 
+    /// How many machines of this pool may be unavailable at once.
+    pub fn max_unavailable(&self, pool: &str) -> usize {
+        self.budgets.get(pool).copied().unwrap_or(1)
+    }
+
+    /// How many machines of the cluster may be unavailable at once.
+    pub fn max_unavailable_of_all(&self) -> usize {
+        self.budgets.values().copied().max().unwrap_or(1)
+    }
+
     /// Address with the length of the network's prefix.
     pub fn interface(&self, wanted: &DesiredMachine) -> Ipv4Net {
         Ipv4Net::new(wanted.address(), self.network.cidr.prefix_len()).unwrap_or(self.network.cidr)
     }
+}
+
+fn pool_budget(pool: &Pool) -> (String, usize) {
+    (pool.name.to_string(), usize::try_from(pool.max_unavailable).unwrap_or(1))
 }
 
 impl DesiredMachine {

@@ -193,7 +193,11 @@ fn free_name(
     }
     if ctx.node(name).is_some() {
         let ask = ctx.other_control_planes(name);
-        let step = plan.machine_step(machine, Action::NodeDelete { ask }).because(WHY);
+        // Its machine is gone, so no pod of it runs.
+        let was_drained = false;
+        let step = plan
+            .machine_step(machine, Action::NodeDelete { ask, was_drained })
+            .because(WHY);
         let step = step.impact(Impact::Live).needs(after.iter().copied()).needs(last);
         last = Some(step.add());
     }

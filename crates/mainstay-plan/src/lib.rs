@@ -13,6 +13,7 @@ pub mod derive;
 mod derive_error;
 mod desired;
 mod digest;
+mod drain;
 mod etcd;
 pub mod guest;
 mod images;
@@ -24,6 +25,7 @@ mod observed;
 mod ownership;
 mod placement;
 mod plan;
+mod policy;
 mod removal;
 mod secrets;
 mod settings;
@@ -46,18 +48,19 @@ pub use guest::{PinnedImage, Pins};
 pub use lint::{Violation, lint};
 pub use mark::{Lease, MadeDisk, Mark, PinnedHostKey, ShapeDigest, TAG, with_lease};
 pub use observed::{
-    EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, ImageFile, Kubernetes, LeftoverVolume, Memory, NodeStatus,
-    Observed, OpenPorts, PowerState, PveTask, RunningGuest, Seen, StorageAt, StorageKind, TokenScope, Vm, VmDisk, VmNic,
-    VmSettings, VolumeIdentity, VolumeUse,
+    EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, ImageFile, Kubernetes, LeftoverVolume, Memory, NodeCordon,
+    NodeStatus, Observed, OpenPorts, PowerState, PveTask, RunningGuest, Seen, StorageAt, StorageKind, TokenScope, Vm, VmDisk,
+    VmNic, VmSettings, VolumeIdentity, VolumeUse,
 };
 pub use ownership::{MarkPart, Ownership, ownership};
 pub use placement::largest_storage;
 pub use plan::{Drift, Held, HoldKind, Plan, Refusal, RefusalKind, Step, Unchanged};
+pub use policy::TurnPolicy;
 pub use secrets::{AccessError, ClusterSecrets, DistroSecrets, Kubeconfig, MintError, mint_time};
 pub use settings::{Setting, SettingInfo};
 pub use step::{
-    ApplyMode, Ask, Claim, Fill, FirstUser, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NewDisk, NicConfig,
-    NodeState, QuorumCheck, Seed, StepId, StoredImage, Subject, VmRef,
+    ApplyMode, Ask, Claim, DisruptionBudget, Drain, Fill, FirstUser, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval,
+    NewDisk, NicConfig, NodeState, QuorumCheck, Seed, StepId, StoredImage, Subject, VmRef,
 };
 pub use summary::{PlanRow, PlanSummary, RowSign};
 pub use versions::Versions;

@@ -57,6 +57,7 @@ pub fn lint(plan: &Plan, desired: &Desired, observed: &Observed) -> Vec<Violatio
     }
     lint.bootstrap();
     lint.members();
+    lint.cordons();
     lint.broken
 }
 
@@ -377,6 +378,32 @@ impl<'a> Linter<'a> {
                 members.retain(|other| other.id != member.id);
             }
             before = Some(step);
+        }
+    }
+
+    /// What is cordoned is released after what was done to it, unless it leaves. What is drained was cordoned before.
+    fn cordons(&mut self) {
+        let plan = self.plan;
+        for step in &plan.steps {
+            let same = |other: &Step| other.subject == step.subject;
+            match &step.action {
+                Action::NodeDrain { .. } => {
+                    let cordons = |before: &Step| same(before) && matches!(before.action, Action::NodeCordon { .. });
+                    if !self.depends_on(step, cordons) {
+                        self.violation(step.id, format!("drains {} before it is cordoned", step.subject));
+                    }
+                }
+                Action::NodeCordon { .. } => {
+                    let ends = |after: &&Step| {
+                        same(after) && matches!(after.action, Action::NodeUncordon { .. } | Action::MachineDelete { .. })
+                    };
+                    let end = plan.steps.iter().find(ends);
+                    if !end.is_some_and(|end| self.depends_on(end, |before| before.id == step.id)) {
+                        self.violation(step.id, format!("cordons {} for good", step.subject));
+                    }
+                }
+                _ => {}
+            }
         }
     }
 

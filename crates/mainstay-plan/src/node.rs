@@ -54,7 +54,8 @@ pub(crate) fn plan(
     }
 }
 
-fn is_as_desired(ctx: Context<'_>, machine: &DesiredMachine) -> bool {
+/// The Node is what it must be before its machine counts as done.
+pub(crate) fn is_as_desired(ctx: Context<'_>, machine: &DesiredMachine) -> bool {
     let is_enough = |stale: bool| awaited_state(ctx) == NodeState::Registered && !stale;
     ctx.node(machine.name())
         .is_some_and(|node| node.ready || is_enough(node.stale))

@@ -424,13 +424,29 @@ pub struct Kubernetes {
     pub nodes: BTreeMap<String, NodeStatus>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeStatus {
     pub ready: bool,
     /// Why it is not ready, in the kubelet's words.
     pub why: String,
     /// All that is known was told before the machine's last boot, perhaps by another machine of this name. It is not ready then.
     pub stale: bool,
+    pub cordon: NodeCordon,
+    /// A pod without tolerations may be put here.
+    pub accepts_pods: bool,
+}
+
+/// Who keeps new pods away from a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NodeCordon {
+    #[default]
+    None,
+    /// Mainstay did, and recorded it on the Node.
+    Ours,
+    /// A person or another program did.
+    Foreign,
+    /// The record of mainstay is there, and the node takes pods again: another actor ended the cordon.
+    Ended,
 }
 
 /// The open ports of an address.

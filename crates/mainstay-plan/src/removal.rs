@@ -1,7 +1,7 @@
 //! The removal pass: machines that are not in the file any more, members without a machine, leftover volumes; and everything for `down`.
 //!
-//! A control plane leaves etcd, its machine stops, its Node goes, then its VM: each while the one before still proves it. When it leaves is
-//! a question to its distribution, see [`EtcdExit`].
+//! A machine is drained, a control plane leaves etcd, its machine stops, its Node goes, then its VM: each while the one before still proves
+//! it. When a member leaves is a question to its distribution, see [`EtcdExit`].
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -12,6 +12,7 @@ use mainstay_spec::Role;
 use crate::action::Action;
 use crate::builder::{PlanBuilder, StepBuilder};
 use crate::context::{Context, Inputs};
+use crate::drain::{self, DrainDecision};
 use crate::etcd::{self, EtcdChain, EtcdFacts, EtcdPresence};
 use crate::guest::{self, EtcdExit};
 use crate::images;
@@ -43,6 +44,7 @@ pub(crate) fn plan_teardown(inputs: Inputs<'_>, images: &[String], plan: &mut Pl
             name,
             vm,
             freed: &mut freed,
+            is_drained: false,
             plan,
         };
         if let Some(reason) = removal_blocker(inputs, vm) {
@@ -125,6 +127,7 @@ pub(crate) fn plan(
             name,
             vm,
             freed: &mut freed,
+            is_drained: false,
             plan,
         };
         if let Some(reason) = removal_blocker(inputs, vm) {
@@ -140,17 +143,13 @@ pub(crate) fn plan(
             removal.plan.note(note);
         }
         let removed = match removal_hold(ctx, etcd) {
-            Some(reason) => Err(reason),
+            Some(reason) => Err(HoldReason::transient(reason)),
             None if is_marked_control_plane(vm) => remove_control_plane(ctx, &mut removal, etcd, &mut chain),
-            None => {
-                let marked = removal.repair_marks();
-                removal.remove_machine(None, marked.into_iter().collect(), None, &[]);
-                Ok(())
-            }
+            None => remove_worker(ctx, &mut removal),
         };
         if let Err(reason) = removed {
             // A member that starts, an API server that rolls: most of it passes by itself.
-            removal.hold(HoldReason::transient(reason));
+            removal.hold(reason);
             start_to_inspect(ctx, &mut removal);
         }
     }
@@ -196,34 +195,54 @@ fn start_to_inspect(ctx: Context<'_>, removal: &mut Removal<'_, '_>) {
     removal.step(action).because(why).needs(started).add();
 }
 
+/// Whether its pods are moved to other machines first.
+fn drains(ctx: Context<'_>, name: &str) -> Result<bool, HoldReason> {
+    Ok(matches!(drain::decide(ctx, name, true)?, DrainDecision::Drain))
+}
+
+fn remove_worker(ctx: Context<'_>, removal: &mut Removal<'_, '_>) -> Result<(), HoldReason> {
+    removal.is_drained = drains(ctx, removal.name)?;
+    let marked = removal.repair_marks();
+    let needs = removal.drain(ctx, marked.into_iter().collect());
+    removal.remove_machine(None, needs, None, &[]);
+    Ok(())
+}
+
 /// Removes a control plane, if etcd lives on without it.
 fn remove_control_plane(
     ctx: Context<'_>,
     removal: &mut Removal<'_, '_>,
     etcd: &EtcdFacts<'_>,
     chain: &mut EtcdChain,
-) -> Result<(), String> {
+) -> Result<(), HoldReason> {
     let (name, vm) = (removal.name, removal.vm);
     let member = chain.members.iter().find(|member| member.name == name).cloned();
     if let (EtcdPresence::Exists, Seen::Unknown(why)) = (&etcd.presence, &ctx.observed.etcd) {
-        return Err(format!("whether etcd keeps its quorum without it is unknown: {why}"));
+        return Err(HoldReason::transient(format!(
+            "whether etcd keeps its quorum without it is unknown: {why}"
+        )));
     }
     let rest: Vec<EtcdMember> = chain.members.iter().filter(|other| other.name != name).cloned().collect();
     let may_join = may_join(ctx, name, vm);
     let by = match &member {
         Some(member) => {
             if member.votes() {
-                etcd::may_leave(&chain.members, name)?;
+                etcd::may_leave(&chain.members, name).map_err(HoldReason::transient)?;
             }
-            Some(guest::etcd_exit(ctx, member, &rest)?)
+            Some(guest::etcd_exit(ctx, member, &rest).map_err(HoldReason::transient)?)
         }
         // It may be a member by the time it is stopped, and then a healthy one must tell.
-        None if may_join && matches!(etcd.presence, EtcdPresence::Exists) => etcd::healthy_peer(ctx, &rest).map(|_| None)?,
+        None if may_join && matches!(etcd.presence, EtcdPresence::Exists) => {
+            etcd::healthy_peer(ctx, &rest).map_err(HoldReason::transient)?;
+            None
+        }
         None => None,
     };
+    removal.is_drained = drains(ctx, name)?;
     chain.members = rest;
     let marked = removal.repair_marks();
     let needs: Vec<StepId> = marked.into_iter().chain(chain.tail.iter().copied()).collect();
+    let needs = removal.drain(ctx, needs);
     let is_out_first = matches!(by, Some(EtcdExit::Itself | EtcdExit::BeforeStop(_)));
     let votes = member.as_ref().is_some_and(EtcdMember::votes);
     let check = etcd::healthy_peer(ctx, &chain.members).ok().map(|peer| QuorumCheck {
@@ -314,6 +333,7 @@ struct Removal<'p, 'a> {
     vm: &'a OwnedVm<'a>,
     /// Leftover volumes that this plan deletes.
     freed: &'p mut BTreeSet<String>,
+    is_drained: bool,
     plan: &'p mut PlanBuilder,
 }
 
@@ -324,6 +344,15 @@ impl Removal<'_, '_> {
 
     fn hold(&mut self, reason: HoldReason) {
         self.plan.hold(Subject::Machine(self.name.to_owned()), "remove", reason);
+    }
+
+    /// Moves its pods to other machines first, where it has any.
+    fn drain(&mut self, ctx: Context<'_>, needs: Vec<StepId>) -> Vec<StepId> {
+        if !self.is_drained {
+            return needs;
+        }
+        let subject = Subject::Machine(self.name.to_owned());
+        vec![drain::begin(ctx, &subject, "removal", self.why(), &needs, self.plan)]
     }
 
     /// Stop, Node, VM, and in between the etcd member, where its distribution says. `tail`: the last steps on other members.
@@ -349,7 +378,9 @@ impl Removal<'_, '_> {
         }
         if self.may_be_node() {
             let ask = self.inputs.control_planes();
-            let step = self.step(Action::NodeDelete { ask }).because("its machine is being removed");
+            let was_drained = self.is_drained;
+            let action = Action::NodeDelete { ask, was_drained };
+            let step = self.step(action).because("its machine is being removed");
             let deleted = step.impact(Impact::Live).needs(before.iter().copied()).add();
             before.push(deleted);
         }
@@ -437,6 +468,13 @@ impl Removal<'_, '_> {
 
 /// Why a VM of ours cannot be removed, whatever the cluster says.
 fn removal_blocker(inputs: Inputs<'_>, vm: &OwnedVm<'_>) -> Option<HoldReason> {
+    let tried = vm
+        .mark
+        .as_ref()
+        .and_then(|mark| inputs.desired.policy.held.get(&mark.machine));
+    if let Some(reason) = tried {
+        return Some(reason.clone().into());
+    }
     if let Some(reason) = no_quorum(inputs.observed).or_else(|| vm.unproved()) {
         return Some(reason);
     }

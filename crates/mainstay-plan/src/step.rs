@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use mainstay_spec::{DiskOptions, Gib, Mac, Shape};
@@ -55,7 +56,7 @@ pub enum Impact {
     None,
     /// Changes something that runs, without a restart.
     Live,
-    /// The machine restarts. Its pods are not drained first.
+    /// The machine restarts.
     Reboot,
     /// Disks are destroyed.
     Wipe,
@@ -230,4 +231,22 @@ pub enum NodeState {
     Ready,
     /// There is no CNI, so it will not become ready.
     Registered,
+}
+
+/// How a machine is drained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drain {
+    pub timeout: Duration,
+    /// Also pods that no controller makes again, which the operator allowed.
+    pub deletes_unmanaged: bool,
+}
+
+/// What must hold right before a machine is cordoned: not more than this many of its pool are unavailable then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DisruptionBudget {
+    /// The other machines that count.
+    pub others: Ask,
+    pub max_unavailable: usize,
+    /// A node that is not ready is unavailable. Without a network plugin none is ever ready.
+    pub needs_ready: bool,
 }

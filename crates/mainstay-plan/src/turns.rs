@@ -1,20 +1,25 @@
-//! Work that disturbs running machines: one machine at a time, control planes first.
+//! Work that disturbs running machines: control planes one at a time and first, then the workers of each pool within its budget.
+//!
+//! A turn is: gate, cordon, drain, what is to be done, wait until the machine is well, uncordon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::action::Action;
 use crate::builder::PlanBuilder;
 use crate::context::{Context, StepByMachine};
 use crate::desired::DesiredMachine;
+use crate::drain::{self, DrainDecision, TurnOrder};
 use crate::etcd::{self, EtcdChain, EtcdFacts, EtcdPresence};
 use crate::guest::{ConfigChange, GuestStatus, Guests};
 use crate::node;
-use crate::observed::{EtcdMember, EtcdState, Seen};
+use crate::observed::{EtcdMember, EtcdState, NodeCordon, Seen};
 use crate::ownership::OwnedVm;
 use crate::plan::HoldReason;
 use crate::step::{ApplyMode, Impact, StepId};
 use crate::vm::{VmPass, VmSteps};
 use crate::vm_diff::VmDiff;
+
+const LEFT_ETCD: &str = "etcd has left the cluster on this machine; it rejoins after a reboot";
 
 /// A running machine that must restart or take a new config.
 pub(crate) struct Turn<'a> {
@@ -36,6 +41,8 @@ pub(crate) struct Turned<'a> {
     pub ended: StepByMachine<'a>,
     /// Machines whose Node is awaited already.
     pub awaited: StepByMachine<'a>,
+    /// Machines that a turn of this plan uncordons.
+    pub cordoned: BTreeSet<&'a str>,
 }
 
 /// The machines that need a turn, in file order.
@@ -68,48 +75,95 @@ pub(crate) fn collect<'a>(
     turns
 }
 
-/// Takes the turns, one after another. What a worker takes live waits for no other machine.
+/// Takes the turns. What a worker takes live waits for no other machine.
 pub(crate) fn plan<'a>(
     ctx: Context<'a>,
-    turns: Vec<Turn<'a>>,
+    mut turns: Vec<Turn<'a>>,
     etcd: &EtcdFacts<'_>,
     configured: &StepByMachine<'_>,
     mut chain: EtcdChain,
     plan: &mut PlanBuilder,
 ) -> (Turned<'a>, EtcdChain) {
     let mut turned = Turned::default();
-    let mut last = chain.tail.clone();
+    let mut order = TurnOrder::new(chain.tail.clone());
+    let mut taken = BTreeSet::new();
+    // A machine that is unavailable already costs no budget, and may be well again after its turn.
+    turns.sort_by_key(|turn| {
+        (
+            !turn.machine.is_control_plane(),
+            drain::unavailable(ctx, turn.machine).is_none(),
+        )
+    });
     for turn in turns {
-        if let Err(reason) = check_turn(ctx, &turn, etcd, &chain.members) {
-            plan.hold(turn.machine.subject(), "change", reason);
-            continue;
-        }
+        let gate = match check_turn(ctx, &turn, etcd, &chain.members, &taken) {
+            Ok(gate) => gate,
+            Err(reason) => {
+                plan.hold(turn.machine.subject(), "change", reason);
+                continue;
+            }
+        };
         let alone = turn.restarts() || turn.machine.is_control_plane();
-        let before = if alone { last.as_slice() } else { &[] };
+        let before = if alone {
+            order.needs(turn.machine, gate.room)
+        } else {
+            Vec::new()
+        };
         // A machine that does not answer yet is heard first.
         let heard = configured.get(turn.machine.name()).copied();
-        let needs: Vec<StepId> = turn.after.into_iter().chain(heard).chain(before.iter().copied()).collect();
-        let end = take(ctx, &turn, needs, etcd, &mut chain, &mut turned, plan);
+        let needs: Vec<StepId> = turn.after.into_iter().chain(heard).chain(before).collect();
+        let end = take(ctx, &turn, &gate.drain, needs, etcd, (&mut chain, &mut turned), plan);
+        // One that a person cordoned stays so after its turn.
+        let is_foreign = |name: &str| ctx.node(name).is_some_and(|node| node.cordon == NodeCordon::Foreign);
+        if turn.restarts() && !is_foreign(turn.machine.name()) {
+            taken.insert(turn.machine.name());
+        }
         if alone {
-            last = end.into_iter().collect();
+            order.ended(end);
         }
         if turn.machine.is_control_plane() {
-            chain.tail.clone_from(&last);
+            chain.tail = order.tail();
         }
     }
     (turned, chain)
 }
 
+/// What the gate of a turn allows.
+struct Gate {
+    drain: DrainDecision,
+    /// How many machines of the pool may be down at once, this one included.
+    room: usize,
+}
+
 /// Whether the machine may go down now.
-fn check_turn(ctx: Context<'_>, turn: &Turn<'_>, etcd: &EtcdFacts<'_>, members: &[EtcdMember]) -> Result<(), HoldReason> {
+fn check_turn(
+    ctx: Context<'_>,
+    turn: &Turn<'_>,
+    etcd: &EtcdFacts<'_>,
+    members: &[EtcdMember],
+    taken: &BTreeSet<&str>,
+) -> Result<Gate, HoldReason> {
+    let mut gate = Gate {
+        drain: DrainDecision::Skip,
+        room: 1,
+    };
     if !turn.restarts() {
-        return Ok(());
+        return Ok(gate);
+    }
+    if let Some(reason) = ctx.desired.policy.held.get(turn.machine.name()) {
+        return Err(reason.clone().into());
     }
     // A restart that the guest does by itself asks nothing of PVE.
     if let Some(blocked) = turn.vm.blocked(ctx.observed).filter(|_| turn.is_restarted_by_pve()) {
         return Err(blocked);
     }
-    check_quorum(ctx, turn, etcd, members).map_err(HoldReason::transient)
+    check_quorum(ctx, turn, etcd, members).map_err(HoldReason::transient)?;
+    if let EtcdPresence::Exists = etcd.presence {
+        if !turn.left_etcd {
+            gate.room = drain::check_budget(ctx, turn.machine, taken)?;
+        }
+        gate.drain = drain::decide(ctx, turn.machine.name(), turn.left_etcd)?;
+    }
+    Ok(gate)
 }
 
 fn check_quorum(ctx: Context<'_>, turn: &Turn<'_>, etcd: &EtcdFacts<'_>, members: &[EtcdMember]) -> Result<(), String> {
@@ -126,16 +180,25 @@ fn check_quorum(ctx: Context<'_>, turn: &Turn<'_>, etcd: &EtcdFacts<'_>, members
     }
 }
 
-/// One turn: new config, new settings, one restart for both, and the way back. Returns its last step.
+/// One turn: cordon and drain, new config, new settings, one restart for both, and the way back. Returns its last step.
 fn take<'a>(
     ctx: Context<'a>,
     turn: &Turn<'a>,
+    drain: &DrainDecision,
     needs: Vec<StepId>,
     etcd: &EtcdFacts<'_>,
-    chain: &mut EtcdChain,
-    turned: &mut Turned<'a>,
+    (chain, turned): (&mut EtcdChain, &mut Turned<'a>),
     plan: &mut PlanBuilder,
 ) -> Option<StepId> {
+    let (name, subject) = (turn.machine.name(), turn.machine.subject());
+    let needs = match drain {
+        DrainDecision::Drain => vec![drain::begin(ctx, &subject, "restart", &turn.why(), &needs, plan)],
+        DrainDecision::NoOtherMachine => {
+            plan.note(format!("no other machine can take the pods of {name}: they stop with it"));
+            needs
+        }
+        DrainDecision::Skip => needs,
+    };
     let config = turn.config.as_ref();
     let reconfigured = config.map(|change| reconfigure(ctx, turn, change, &needs, plan));
     let ended = if turn.is_restarted_by_pve() {
@@ -146,12 +209,17 @@ fn take<'a>(
     match etcd.presence {
         EtcdPresence::Exists if turn.restarts() => {
             let awaited = await_restart(ctx, turn.machine, ended, chain, plan);
-            turned.awaited.insert(turn.machine.name(), awaited);
-            Some(awaited)
+            turned.awaited.insert(name, awaited);
+            let is_cordoned = ctx.node(name).is_some_and(|node| node.cordon == NodeCordon::Ours);
+            if !is_cordoned && !matches!(drain, DrainDecision::Drain) {
+                return Some(awaited);
+            }
+            turned.cordoned.insert(name);
+            Some(drain::end(ctx, &subject, "its turn is over", [awaited], plan))
         }
         EtcdPresence::Exists | EtcdPresence::Unknown(_) => ended,
         EtcdPresence::NotBootstrapped => {
-            turned.ended.extend(ended.map(|step| (turn.machine.name(), step)));
+            turned.ended.extend(ended.map(|step| (name, step)));
             ended
         }
     }
@@ -200,7 +268,7 @@ fn change_and_reboot(
     let pending = diff.map(|diff| diff.pending.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
     let why = match pending.filter(|keys| !keys.is_empty()) {
         Some(keys) => format!("{keys}: written, takes effect at a reboot"),
-        None if turn.left_etcd => "etcd has left the cluster on this machine; it rejoins after a reboot".to_owned(),
+        None if turn.left_etcd => LEFT_ETCD.to_owned(),
         None => "takes effect at a reboot".to_owned(),
     };
     steps.reboot(turn.vm, &why, needs.into_iter().chain(changed).chain(reconfigured))
@@ -228,6 +296,18 @@ fn await_restart(
 impl Turn<'_> {
     fn is_needed(&self) -> bool {
         self.is_restarted() || self.config.is_some()
+    }
+
+    /// What the turn is for.
+    fn why(&self) -> String {
+        let settings = self.diff.as_ref().filter(|diff| !diff.changes.is_empty()).map(VmDiff::text);
+        let config = self.config.as_ref().map(|change| change.text.clone());
+        let why: Vec<String> = config.into_iter().chain(settings).collect();
+        match why.as_slice() {
+            [] if self.left_etcd => LEFT_ETCD.to_owned(),
+            [] => "written, takes effect at a reboot".to_owned(),
+            _ => why.join("; "),
+        }
     }
 
     /// The machine goes down for a moment.

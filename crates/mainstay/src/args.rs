@@ -1,8 +1,10 @@
 //! The command line. Help texts are the doc comments.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use mainstay_plan::TurnPolicy;
 
 /// Turns Proxmox VE and one YAML file into a production Kubernetes cluster, keeps it that way, and takes it down again.
 #[derive(Debug, Parser)]
@@ -148,6 +150,37 @@ pub struct UpArgs {
     /// Destroy this volume with its VM although mainstay did not make it; may be given more than once
     #[arg(long, value_name = "VOLID")]
     pub with_disk: Vec<String>,
+    #[command(flatten)]
+    pub turns: TurnArgs,
+}
+
+/// Consent and limits for work that disturbs running machines.
+#[derive(Debug, Args)]
+pub struct TurnArgs {
+    /// How long moving the pods of a machine away may take, e.g. 90s, 10m
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
+    pub drain_timeout: Duration,
+    /// Restart or remove this machine without moving its pods away first; may be given more than once
+    #[arg(long, value_name = "MACHINE")]
+    pub skip_drain: Vec<String>,
+    /// Delete also pods of this machine that no controller makes again; may be given more than once
+    #[arg(long, value_name = "MACHINE")]
+    pub force_drain: Vec<String>,
+    /// Go on although this machine is unavailable; may be given more than once
+    #[arg(long, value_name = "MACHINE")]
+    pub despite: Vec<String>,
+}
+
+impl TurnArgs {
+    pub fn policy(&self) -> TurnPolicy {
+        TurnPolicy {
+            drain_timeout: self.drain_timeout,
+            skip_drain: self.skip_drain.iter().cloned().collect(),
+            force_drain: self.force_drain.iter().cloned().collect(),
+            despite: self.despite.iter().cloned().collect(),
+            ..TurnPolicy::default()
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -155,6 +188,8 @@ pub struct PlanArgs {
     /// Exit with 3 if there is something to do
     #[arg(long)]
     pub check: bool,
+    #[command(flatten)]
+    pub turns: TurnArgs,
 }
 
 #[derive(Debug, Args)]
@@ -286,6 +321,19 @@ pub struct SimArgs {
     /// Count requests by call, and print the counts at the end
     #[arg(long)]
     pub stats: bool,
+}
+
+/// Seconds, or a number with a unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let factor = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("must be a number with s, m or h, e.g. 90s or 10m".into()),
+    };
+    let seconds: u64 = number.parse().map_err(|_| "must begin with a number, e.g. 90s or 10m")?;
+    Ok(Duration::from_secs(seconds.saturating_mul(factor)))
 }
 
 fn positive(text: &str) -> Result<f64, String> {

@@ -6,7 +6,8 @@ use mainstay_kube::NodeDeletion;
 use mainstay_plan::NodeState;
 use tokio::time::Instant;
 
-use crate::failure::{Failure, FailureKind};
+use super::servers::Servers;
+use crate::failure::Failure;
 use crate::guest::{self, StepContext};
 use crate::kube::EARLIER_BOOT;
 use crate::wait::{self, Debounce, WaitStatus};
@@ -81,12 +82,14 @@ impl<'a> NotReadyReason<'a> {
     }
 }
 
-/// A Node may have finalizers, which a controller of its distribution removes first. Its name is free when it is gone.
-pub async fn delete(ctx: StepContext<'_>, machine: &str, ask: &[String]) -> Result<(), Failure> {
+/// A Node may have finalizers, which a controller of its distribution removes first. Its name is free when it is gone. Where its machine
+/// was not drained, the volumes of its pods are released first: Proxmox VE says that it is off, so nothing writes to them.
+pub async fn delete(servers: Servers<'_>, machine: &str, was_drained: bool) -> Result<(), Failure> {
+    let ctx = servers.ctx;
     let what = format!("node {machine} did not go");
     let mut asked = false;
     wait::until(ctx.jitter, ctx.progress, &what, GONE, async || {
-        match delete_once(ctx, machine, ask).await {
+        match delete_once(servers, machine, was_drained).await {
             Ok(NodeDeletion::Gone) => Ok(WaitStatus::Done(())),
             Ok(NodeDeletion::Begun) => {
                 asked = true;
@@ -99,21 +102,17 @@ pub async fn delete(ctx: StepContext<'_>, machine: &str, ask: &[String]) -> Resu
     .await
 }
 
-async fn delete_once(ctx: StepContext<'_>, machine: &str, ask: &[String]) -> Result<NodeDeletion, Failure> {
-    let mut last = None;
-    for address in ask.iter().filter_map(|control_plane| ctx.addresses.get(control_plane)) {
-        let deleted = match ctx.kube.server(address) {
-            Ok(server) => server.delete_node(machine).await,
-            Err(error) => Err(error),
-        };
-        match deleted {
-            Ok(deletion) => return Ok(deletion),
-            Err(error) => last = Some(error),
-        }
-    }
-    let failure = Failure::new(FailureKind::Unreachable, format!("node {machine} could not be deleted"));
-    Err(match last {
-        Some(error) => failure.why(error.to_string()),
-        None => failure.why("no control plane is left to ask"),
-    })
+async fn delete_once(servers: Servers<'_>, machine: &str, was_drained: bool) -> Result<NodeDeletion, Failure> {
+    let what = format!("node {machine} could not be deleted");
+    servers
+        .call(&what, async |server| {
+            if !was_drained {
+                match server.set_out_of_service(machine).await {
+                    Err(error) if error.class() == mainstay_kube::Class::NotFound => return Ok(NodeDeletion::Gone),
+                    set => set?,
+                }
+            }
+            server.delete_node(machine).await
+        })
+        .await
 }

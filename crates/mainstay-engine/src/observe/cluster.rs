@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use futures::future::join_all;
-use mainstay_plan::{EtcdMember, EtcdState, Guest, GuestConfig, Kubernetes, NodeStatus, Seen};
+use mainstay_plan::{EtcdMember, EtcdState, Guest, GuestConfig, Kubernetes, NodeCordon, NodeStatus, Seen};
 
 use super::ObserveScope;
 use crate::addresses::AddressBook;
@@ -164,5 +164,17 @@ fn node_status(node: &mainstay_kube::Node, boot: Option<&str>) -> NodeStatus {
         ready: node.is_ready() && !stale,
         why: if stale { EARLIER_BOOT.into() } else { node.why_not_ready() },
         stale,
+        cordon: match (node.cordoned, node.cordon_record()) {
+            (true, Some(_)) => NodeCordon::Ours,
+            (true, None) => NodeCordon::Foreign,
+            (false, Some(_)) => NodeCordon::Ended,
+            (false, None) => NodeCordon::None,
+        },
+        accepts_pods: !node.cordoned && !node.taints.iter().any(keeps_pods_away),
     }
+}
+
+/// Taints that tell of a node's condition are told by that condition already.
+fn keeps_pods_away(taint: &mainstay_kube::NodeTaint) -> bool {
+    taint.effect != "PreferNoSchedule" && !taint.key.starts_with("node.kubernetes.io/")
 }

@@ -10,5 +10,6 @@ mod stopped;
 mod swapped;
 mod taken_back;
 mod together;
+mod turns;
 mod up_and_down;
 mod volumes;

@@ -1,5 +1,7 @@
 //! A simulated world with one cluster file in front of it.
 
+pub mod apps;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +11,7 @@ use mainstay_engine::{
     SecretsFile, StepEvent, converge, observe_and_plan, recipients,
 };
 use mainstay_net::{Entropy, Env, SimulateError, Trust, Wall, simulate};
-use mainstay_plan::{ClusterSecrets, DistroSecrets, Observed, Plan, Step, StepId};
+use mainstay_plan::{ClusterSecrets, DistroSecrets, Observed, Plan, Step, StepId, TurnPolicy};
 use mainstay_sim::{Mode, World, WorldSpec};
 use mainstay_spec::{DistroSpec, Environment, Spec};
 use pve_api::{Client, ClientOptions, Endpoint};
@@ -52,6 +54,7 @@ pub struct Stage {
     who: &'static str,
     /// Volumes that may go with their VM.
     pub with_disks: BTreeSet<String>,
+    pub policy: TurnPolicy,
 }
 
 /// Runs on virtual time; a day of it is far more than anything takes, and costs nothing.
@@ -89,6 +92,7 @@ impl Stage {
             beat: Arc::default(),
             who: "ops",
             with_disks: BTreeSet::new(),
+            policy: TurnPolicy::default(),
         }
     }
 
@@ -119,6 +123,7 @@ impl Stage {
             beat: Arc::default(),
             who: "ops",
             with_disks: BTreeSet::new(),
+            policy: TurnPolicy::default(),
         }
     }
 
@@ -134,6 +139,7 @@ impl Stage {
             beat: self.beat.clone(),
             who: "colleague",
             with_disks: BTreeSet::new(),
+            policy: TurnPolicy::default(),
         }
     }
 
@@ -232,6 +238,7 @@ impl Stage {
             holder: LeaseHolder::new(self.who, "desk"),
             despite_lease: false,
             with_disks: self.with_disks.clone(),
+            policy: self.policy.clone(),
             events: self.events(),
             stop: CancellationToken::new(),
         }

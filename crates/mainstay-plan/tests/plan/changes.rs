@@ -10,23 +10,32 @@ use crate::world::{ONE, THREE_AND_TWO, empty, settled};
 fn more_memory_restarts_control_planes_one_at_a_time() {
     let mut world = settled(THREE_AND_TWO).edit("count: 3, cpu: 4, memory: 8GiB", "count: 3, cpu: 4, memory: 16GiB");
     expect![[r#"
-        1 machine.change prod-cp-1 memory [live]: memory 8 GiB -> 16 GiB
-        2 machine.reboot prod-cp-1 [reboot] <- 1: takes effect at a reboot
-        3 etcd.join prod-cp-1 <- 2: it restarted
-        4 node.await prod-cp-1 <- 2 3: it restarted
-        5 machine.change prod-cp-2 memory [live] <- 4: memory 8 GiB -> 16 GiB
-        6 machine.reboot prod-cp-2 [reboot] <- 4 5: takes effect at a reboot
-        7 etcd.join prod-cp-2 <- 6: it restarted
-        8 node.await prod-cp-2 <- 6 7: it restarted
-        9 machine.change prod-cp-3 memory [live] <- 8: memory 8 GiB -> 16 GiB
-        10 machine.reboot prod-cp-3 [reboot] <- 8 9: takes effect at a reboot
-        11 etcd.join prod-cp-3 <- 10: it restarted
-        12 node.await prod-cp-3 <- 10 11: it restarted"#]]
+        1 node.cordon prod-cp-1 for restart [live]: memory 8 GiB -> 16 GiB
+        2 node.drain prod-cp-1 [live] <- 1: its pods move to other machines
+        3 machine.change prod-cp-1 memory [live] <- 2: memory 8 GiB -> 16 GiB
+        4 machine.reboot prod-cp-1 [reboot] <- 2 3: takes effect at a reboot
+        5 etcd.join prod-cp-1 <- 4: it restarted
+        6 node.await prod-cp-1 <- 4 5: it restarted
+        7 node.uncordon prod-cp-1 [live] <- 6: its turn is over
+        8 node.cordon prod-cp-2 for restart [live] <- 7: memory 8 GiB -> 16 GiB
+        9 node.drain prod-cp-2 [live] <- 8: its pods move to other machines
+        10 machine.change prod-cp-2 memory [live] <- 9: memory 8 GiB -> 16 GiB
+        11 machine.reboot prod-cp-2 [reboot] <- 9 10: takes effect at a reboot
+        12 etcd.join prod-cp-2 <- 11: it restarted
+        13 node.await prod-cp-2 <- 11 12: it restarted
+        14 node.uncordon prod-cp-2 [live] <- 13: its turn is over
+        15 node.cordon prod-cp-3 for restart [live] <- 14: memory 8 GiB -> 16 GiB
+        16 node.drain prod-cp-3 [live] <- 15: its pods move to other machines
+        17 machine.change prod-cp-3 memory [live] <- 16: memory 8 GiB -> 16 GiB
+        18 machine.reboot prod-cp-3 [reboot] <- 16 17: takes effect at a reboot
+        19 etcd.join prod-cp-3 <- 18: it restarted
+        20 node.await prod-cp-3 <- 18 19: it restarted
+        21 node.uncordon prod-cp-3 [live] <- 20: its turn is over"#]]
     .assert_eq(&world.plan().trace());
     expect![[r#"
-        ~ machine prod-cp-1 vm 2001 pve1 memory 8 GiB -> 16 GiB, reboot: changed in the file
-        ~ machine prod-cp-2 vm 2002 pve2 memory 8 GiB -> 16 GiB, reboot: changed in the file
-        ~ machine prod-cp-3 vm 2003 pve3 memory 8 GiB -> 16 GiB, reboot: changed in the file"#]]
+        ~ machine prod-cp-1 vm 2001 pve1 drain, memory 8 GiB -> 16 GiB, reboot: changed in the file
+        ~ machine prod-cp-2 vm 2002 pve2 drain, memory 8 GiB -> 16 GiB, reboot: changed in the file
+        ~ machine prod-cp-3 vm 2003 pve3 drain, memory 8 GiB -> 16 GiB, reboot: changed in the file"#]]
     .assert_eq(&world.plan().render());
     world.settle();
 }
@@ -35,12 +44,18 @@ fn more_memory_restarts_control_planes_one_at_a_time() {
 fn more_processors_restart_workers_one_at_a_time() {
     let mut world = settled(THREE_AND_TWO).edit("count: 2, cpu: 4", "count: 2, cpu: 8");
     expect![[r#"
-         1 machine.change prod-w-1 cores [live]: cpu 4 -> 8
-         2 machine.reboot prod-w-1 [reboot] <- 1: takes effect at a reboot
-         3 node.await prod-w-1 <- 2: it restarted
-         4 machine.change prod-w-2 cores [live] <- 3: cpu 4 -> 8
-         5 machine.reboot prod-w-2 [reboot] <- 3 4: takes effect at a reboot
-         6 node.await prod-w-2 <- 5: it restarted"#]]
+        1 node.cordon prod-w-1 for restart [live]: cpu 4 -> 8
+        2 node.drain prod-w-1 [live] <- 1: its pods move to other machines
+        3 machine.change prod-w-1 cores [live] <- 2: cpu 4 -> 8
+        4 machine.reboot prod-w-1 [reboot] <- 2 3: takes effect at a reboot
+        5 node.await prod-w-1 <- 4: it restarted
+        6 node.uncordon prod-w-1 [live] <- 5: its turn is over
+        7 node.cordon prod-w-2 for restart [live] <- 6: cpu 4 -> 8
+        8 node.drain prod-w-2 [live] <- 7: its pods move to other machines
+        9 machine.change prod-w-2 cores [live] <- 8: cpu 4 -> 8
+        10 machine.reboot prod-w-2 [reboot] <- 8 9: takes effect at a reboot
+        11 node.await prod-w-2 <- 10: it restarted
+        12 node.uncordon prod-w-2 [live] <- 11: its turn is over"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -49,10 +64,10 @@ fn more_processors_restart_workers_one_at_a_time() {
 fn the_only_control_plane_may_restart() {
     let mut world = settled(ONE).edit("count: 1,", "count: 1, cpu: 8,");
     expect![[r#"
-         1 machine.change lab-cp-1 cores [live]: cpu 4 -> 8
-         2 machine.reboot lab-cp-1 [reboot] <- 1: takes effect at a reboot
-         3 etcd.join lab-cp-1 <- 2: it restarted
-         4 node.await lab-cp-1 <- 2 3: it restarted"#]]
+        1 machine.change lab-cp-1 cores [live]: cpu 4 -> 8
+        2 machine.reboot lab-cp-1 [reboot] <- 1: takes effect at a reboot
+        3 etcd.join lab-cp-1 <- 2: it restarted
+        4 node.await lab-cp-1 <- 2 3: it restarted"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -67,7 +82,7 @@ fn a_control_plane_does_not_restart_while_another_is_away() {
             }
         });
     expect![[r#"
-        ~ machine prod-cp-2 vm 2002 pve2 cpu 4 -> 8, reboot: changed in the file
+        ~ machine prod-cp-2 vm 2002 pve2 drain, cpu 4 -> 8, reboot: changed in the file
         . change prod-cp-1 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)
         . change prod-cp-3 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)"#]]
     .assert_eq(&world.plan().render());
@@ -89,27 +104,25 @@ fn a_control_plane_that_joins_first_restarts_only_if_the_others_are_a_majority_t
     expect![[r#"
         1 etcd.join prod-cp-2: not yet a member
         2 etcd.join prod-cp-3: not yet a member
-        3 machine.change prod-w-1 memory [live] <- 1 2: memory 8 GiB -> 10 GiB
-        4 machine.reboot prod-w-1 [reboot] <- 1 2 3: takes effect at a reboot
-        5 node.await prod-w-1 <- 4: it restarted
-        6 machine.change prod-w-2 memory [live] <- 5: memory 8 GiB -> 10 GiB
-        7 machine.reboot prod-w-2 [reboot] <- 5 6: takes effect at a reboot
-        8 node.await prod-w-2 <- 7: it restarted
-        9 node.await prod-cp-1: Kubernetes does not answer: connection refused
-        10 node.await prod-cp-2: Kubernetes does not answer: connection refused
-        11 node.await prod-cp-3: Kubernetes does not answer: connection refused
-        12 guest.await prod-cp-5: its etcd data must be read before it can be removed"#]]
+        3 node.await prod-cp-1: Kubernetes does not answer: connection refused
+        4 node.await prod-cp-2: Kubernetes does not answer: connection refused
+        5 node.await prod-cp-3: Kubernetes does not answer: connection refused
+        6 node.await prod-w-1: Kubernetes does not answer: connection refused
+        7 node.await prod-w-2: Kubernetes does not answer: connection refused
+        8 guest.await prod-cp-5: its etcd data must be read before it can be removed"#]]
     .assert_eq(&world.plan().trace());
     expect![[r#"
         ~ machine prod-cp-2 join etcd, await node: not yet a member
         ~ machine prod-cp-3 join etcd, await node: not yet a member
-        ~ machine prod-w-1 vm 3001 pve3 memory 8 GiB -> 10 GiB, reboot: changed in the file
-        ~ machine prod-w-2 vm 3002 pve1 memory 8 GiB -> 10 GiB, reboot: changed in the file
         ~ machine prod-cp-1 await node: Kubernetes does not answer: connection refused
+        ~ machine prod-w-1 await node: Kubernetes does not answer: connection refused
+        ~ machine prod-w-2 await node: Kubernetes does not answer: connection refused
         ~ machine prod-cp-5 await guest: its etcd data must be read before it can be removed
         . change prod-cp-1 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
         . change prod-cp-2 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
         . change prod-cp-3 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
+        . change prod-w-1 held: its pods cannot be moved away, Kubernetes does not answer: connection refused; to go on all the same: --skip-drain prod-w-1
+        . change prod-w-2 held: its pods cannot be moved away, Kubernetes does not answer: connection refused; to go on all the same: --skip-drain prod-w-2
         . remove prod-cp-5 held: its Node cannot be deleted, the Kubernetes API does not answer: connection refused
         . remove prod-cp-4 held: its Node cannot be deleted, the Kubernetes API does not answer: connection refused"#]]
     .assert_eq(&world.plan().render());
@@ -123,7 +136,7 @@ fn a_stopped_machine_is_changed_before_it_starts() {
         .edit("count: 2, cpu: 4", "count: 2, cpu: 8");
     expect![[r#"
         ~ machine prod-w-1 vm 3001 pve1 cpu 4 -> 8, start, configure: it is stopped
-        ~ machine prod-w-2 vm 3002 pve2 cpu 4 -> 8, reboot: changed in the file"#]]
+        . change prod-w-2 held: prod-w-1 is unavailable already: it is off; to go on all the same: --despite prod-w-1"#]]
     .assert_eq(&world.plan().render());
     world.settle();
 }
@@ -132,10 +145,10 @@ fn a_stopped_machine_is_changed_before_it_starts() {
 fn disks_grow_live() {
     let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 80GiB");
     expect![[r#"
-         1 machine.grow prod-w-1 scsi0 to 80 GiB [live]: disk 60 -> 80 GiB
-         2 machine.mark prod-w-1 <- 1: updates the recorded settings in the VM description
-         3 machine.grow prod-w-2 scsi0 to 80 GiB [live]: disk 60 -> 80 GiB
-         4 machine.mark prod-w-2 <- 3: updates the recorded settings in the VM description"#]]
+        1 machine.grow prod-w-1 scsi0 to 80 GiB [live]: disk 60 -> 80 GiB
+        2 machine.mark prod-w-1 <- 1: updates the recorded settings in the VM description
+        3 machine.grow prod-w-2 scsi0 to 80 GiB [live]: disk 60 -> 80 GiB
+        4 machine.mark prod-w-2 <- 3: updates the recorded settings in the VM description"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -269,7 +282,7 @@ fn a_change_made_outside_of_mainstay_is_reported_as_drift_and_changed_back() {
     world.config("prod-w-1").memory = Mib(4096);
     expect![[r#"
         ! prod-w-1 memory is 4 GiB, was set to 8 GiB
-        ~ machine prod-w-1 vm 3001 pve1 memory 4 GiB -> 8 GiB, reboot: changed outside"#]]
+        ~ machine prod-w-1 vm 3001 pve1 drain, memory 4 GiB -> 8 GiB, reboot: changed outside"#]]
     .assert_eq(&world.plan().render());
     world.settle();
 }
@@ -280,8 +293,11 @@ fn a_change_that_waits_for_a_restart_gets_one() {
     world.config("prod-w-1").pending.insert("memory".to_owned());
     world.config("prod-w-2").pending.insert("hotplug".to_owned());
     expect![[r#"
-        1 machine.reboot prod-w-1 [reboot]: memory: written, takes effect at a reboot
-        2 node.await prod-w-1 <- 1: it restarted"#]]
+        1 node.cordon prod-w-1 for restart [live]: written, takes effect at a reboot
+        2 node.drain prod-w-1 [live] <- 1: its pods move to other machines
+        3 machine.reboot prod-w-1 [reboot] <- 2: memory: written, takes effect at a reboot
+        4 node.await prod-w-1 <- 3: it restarted
+        5 node.uncordon prod-w-1 [live] <- 4: its turn is over"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -342,10 +358,16 @@ fn a_config_that_needs_a_reboot_gets_one() {
     let old = THREE_AND_TWO.replace("pools:", "talos: { version: 1.13.9 }\npools:");
     let mut world = settled(&old).edit("disk: 60GiB", "disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']");
     expect![[r#"
-        1 guest.reconfigure prod-w-1 [reboot]: config differs at machine.env.HTTP_PROXY
-        2 node.await prod-w-1 <- 1: it restarted
-        3 guest.reconfigure prod-w-2 [reboot] <- 2: config differs at machine.env.HTTP_PROXY
-        4 node.await prod-w-2 <- 3: it restarted"#]]
+        1 node.cordon prod-w-1 for restart [live]: config differs at machine.env.HTTP_PROXY
+        2 node.drain prod-w-1 [live] <- 1: its pods move to other machines
+        3 guest.reconfigure prod-w-1 [reboot] <- 2: config differs at machine.env.HTTP_PROXY
+        4 node.await prod-w-1 <- 3: it restarted
+        5 node.uncordon prod-w-1 [live] <- 4: its turn is over
+        6 node.cordon prod-w-2 for restart [live] <- 5: config differs at machine.env.HTTP_PROXY
+        7 node.drain prod-w-2 [live] <- 6: its pods move to other machines
+        8 guest.reconfigure prod-w-2 [reboot] <- 7: config differs at machine.env.HTTP_PROXY
+        9 node.await prod-w-2 <- 8: it restarted
+        10 node.uncordon prod-w-2 [live] <- 9: its turn is over"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -354,12 +376,18 @@ fn a_config_that_needs_a_reboot_gets_one() {
 fn a_config_that_the_node_would_not_reboot_for_is_staged_and_the_machine_restarted() {
     let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']");
     expect![[r#"
-        1 guest.reconfigure prod-w-1 [live]: config differs at machine.env.HTTP_PROXY
-        2 machine.reboot prod-w-1 [reboot] <- 1: takes effect at a reboot
-        3 node.await prod-w-1 <- 2: it restarted
-        4 guest.reconfigure prod-w-2 [live] <- 3: config differs at machine.env.HTTP_PROXY
-        5 machine.reboot prod-w-2 [reboot] <- 3 4: takes effect at a reboot
-        6 node.await prod-w-2 <- 5: it restarted"#]]
+        1 node.cordon prod-w-1 for restart [live]: config differs at machine.env.HTTP_PROXY
+        2 node.drain prod-w-1 [live] <- 1: its pods move to other machines
+        3 guest.reconfigure prod-w-1 [live] <- 2: config differs at machine.env.HTTP_PROXY
+        4 machine.reboot prod-w-1 [reboot] <- 2 3: takes effect at a reboot
+        5 node.await prod-w-1 <- 4: it restarted
+        6 node.uncordon prod-w-1 [live] <- 5: its turn is over
+        7 node.cordon prod-w-2 for restart [live] <- 6: config differs at machine.env.HTTP_PROXY
+        8 node.drain prod-w-2 [live] <- 7: its pods move to other machines
+        9 guest.reconfigure prod-w-2 [live] <- 8: config differs at machine.env.HTTP_PROXY
+        10 machine.reboot prod-w-2 [reboot] <- 8 9: takes effect at a reboot
+        11 node.await prod-w-2 <- 10: it restarted
+        12 node.uncordon prod-w-2 [live] <- 11: its turn is over"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -369,14 +397,20 @@ fn one_restart_serves_a_new_shape_and_a_new_config() {
     let new = "cpu: 8, memory: 8GiB, disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']";
     let mut world = settled(THREE_AND_TWO).edit("cpu: 4, memory: 8GiB, disk: 60GiB", new);
     expect![[r#"
-        1 guest.reconfigure prod-w-1 [live]: config differs at machine.env.HTTP_PROXY
-        2 machine.change prod-w-1 cores [live]: cpu 4 -> 8
-        3 machine.reboot prod-w-1 [reboot] <- 1 2: takes effect at a reboot
-        4 node.await prod-w-1 <- 3: it restarted
-        5 guest.reconfigure prod-w-2 [live] <- 4: config differs at machine.env.HTTP_PROXY
-        6 machine.change prod-w-2 cores [live] <- 4: cpu 4 -> 8
-        7 machine.reboot prod-w-2 [reboot] <- 4 5 6: takes effect at a reboot
-        8 node.await prod-w-2 <- 7: it restarted"#]]
+        1 node.cordon prod-w-1 for restart [live]: config differs at machine.env.HTTP_PROXY; cpu 4 -> 8
+        2 node.drain prod-w-1 [live] <- 1: its pods move to other machines
+        3 guest.reconfigure prod-w-1 [live] <- 2: config differs at machine.env.HTTP_PROXY
+        4 machine.change prod-w-1 cores [live] <- 2: cpu 4 -> 8
+        5 machine.reboot prod-w-1 [reboot] <- 2 3 4: takes effect at a reboot
+        6 node.await prod-w-1 <- 5: it restarted
+        7 node.uncordon prod-w-1 [live] <- 6: its turn is over
+        8 node.cordon prod-w-2 for restart [live] <- 7: config differs at machine.env.HTTP_PROXY; cpu 4 -> 8
+        9 node.drain prod-w-2 [live] <- 8: its pods move to other machines
+        10 guest.reconfigure prod-w-2 [live] <- 9: config differs at machine.env.HTTP_PROXY
+        11 machine.change prod-w-2 cores [live] <- 9: cpu 4 -> 8
+        12 machine.reboot prod-w-2 [reboot] <- 9 10 11: takes effect at a reboot
+        13 node.await prod-w-2 <- 12: it restarted
+        14 node.uncordon prod-w-2 [live] <- 13: its turn is over"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }

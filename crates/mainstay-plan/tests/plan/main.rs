@@ -5,6 +5,7 @@ mod addon_catalogue;
 mod addon_release;
 mod addon_values;
 mod changes;
+mod drains;
 mod formats;
 mod frozen;
 mod half;

@@ -23,14 +23,18 @@ fn of(servers: u32) -> String {
 fn a_server_that_goes_is_stopped_before_it_leaves_while_two_others_vote_and_after_it_when_one_does() {
     let mut world = settled(SERVERS).edit("count: 3", "count: 1");
     expect![[r#"
-        1 machine.stop prod-cp-3 [live]: it goes
-        2 etcd.leave prod-cp-3 by prod-cp-1 [live] <- 1: not in cluster.yaml
-        3 node.delete prod-cp-3 [live] <- 1 2: its machine goes
-        4 machine.delete prod-cp-3 [wipe] <- 1 2 3: not in cluster.yaml
-        5 etcd.leave prod-cp-2 by prod-cp-1 [live] <- 4: not in cluster.yaml
-        6 machine.stop prod-cp-2 [live] <- 4 5: it goes
-        7 node.delete prod-cp-2 [live] <- 4 5 6: its machine goes
-        8 machine.delete prod-cp-2 [wipe] <- 4 5 6 7: not in cluster.yaml"#]]
+        1 node.cordon prod-cp-3 for removal [live]: not in cluster.yaml
+        2 node.drain prod-cp-3 [live] <- 1: its pods move to other machines
+        3 machine.stop prod-cp-3 [live] <- 2: it is being removed
+        4 etcd.leave prod-cp-3 by prod-cp-1 [live] <- 2 3: not in cluster.yaml
+        5 node.delete prod-cp-3 [live] <- 2 3 4: its machine is being removed
+        6 machine.delete prod-cp-3 [wipe] <- 2 3 4 5: not in cluster.yaml
+        7 node.cordon prod-cp-2 for removal [live] <- 6: not in cluster.yaml
+        8 node.drain prod-cp-2 [live] <- 7: its pods move to other machines
+        9 etcd.leave prod-cp-2 by prod-cp-1 [live] <- 8: not in cluster.yaml
+        10 machine.stop prod-cp-2 [live] <- 6 9: it is being removed
+        11 node.delete prod-cp-2 [live] <- 6 9 10: its machine is being removed
+        12 machine.delete prod-cp-2 [wipe] <- 6 9 10 11: not in cluster.yaml"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
     assert_eq!(world.members.len(), 1);
@@ -124,14 +128,18 @@ fn a_learner_that_goes_is_taken_out_while_it_runs() {
         }
     });
     expect![[r#"
-        1 etcd.leave prod-cp-3 by prod-cp-1 [live]: not in cluster.yaml
-        2 machine.stop prod-cp-3 [live] <- 1: it goes
-        3 node.delete prod-cp-3 [live] <- 1 2: its machine goes
-        4 machine.delete prod-cp-3 [wipe] <- 1 2 3: not in cluster.yaml
-        5 etcd.leave prod-cp-2 by prod-cp-1 [live] <- 4: not in cluster.yaml
-        6 machine.stop prod-cp-2 [live] <- 4 5: it goes
-        7 node.delete prod-cp-2 [live] <- 4 5 6: its machine goes
-        8 machine.delete prod-cp-2 [wipe] <- 4 5 6 7: not in cluster.yaml"#]]
+        1 node.cordon prod-cp-3 for removal [live]: not in cluster.yaml
+        2 node.drain prod-cp-3 [live] <- 1: its pods move to other machines
+        3 etcd.leave prod-cp-3 by prod-cp-1 [live] <- 2: not in cluster.yaml
+        4 machine.stop prod-cp-3 [live] <- 3: it is being removed
+        5 node.delete prod-cp-3 [live] <- 3 4: its machine is being removed
+        6 machine.delete prod-cp-3 [wipe] <- 3 4 5: not in cluster.yaml
+        7 node.cordon prod-cp-2 for removal [live] <- 6: not in cluster.yaml
+        8 node.drain prod-cp-2 [live] <- 7: its pods move to other machines
+        9 etcd.leave prod-cp-2 by prod-cp-1 [live] <- 8: not in cluster.yaml
+        10 machine.stop prod-cp-2 [live] <- 6 9: it is being removed
+        11 node.delete prod-cp-2 [live] <- 6 9 10: its machine is being removed
+        12 machine.delete prod-cp-2 [wipe] <- 6 9 10 11: not in cluster.yaml"#]]
     .assert_eq(&world.plan().trace());
 }
 
@@ -143,7 +151,7 @@ fn a_member_without_a_node_is_held_with_the_way_out() {
         }
     });
     expect![[r#"
-        - machine prod-cp-2 vm 2002 pve2 stop, leave etcd, delete node, 3 volumes: not in cluster.yaml
+        - machine prod-cp-2 vm 2002 pve2 drain, stop, leave etcd, delete node, 3 volumes: not in cluster.yaml
         . remove prod-cp-3 held: its etcd member is removed through its Node, and there is no Node prod-cp-3; if it stays away: etcdctl member remove"#]].assert_eq(&world.plan().render());
 }
 
@@ -152,12 +160,14 @@ fn a_dead_server_is_taken_out_by_the_others_and_none_leaves_without_a_majority()
     let mut world = settled(SERVERS).stopped("prod-cp-3").edit("count: 3", "count: 1");
     expect![[r#"
         1 etcd.leave prod-cp-3 by prod-cp-1 [live]: not in cluster.yaml
-        2 node.delete prod-cp-3 [live] <- 1: its machine goes
+        2 node.delete prod-cp-3 [live] <- 1: its machine is being removed
         3 machine.delete prod-cp-3 [wipe] <- 1 2: not in cluster.yaml
-        4 etcd.leave prod-cp-2 by prod-cp-1 [live] <- 3: not in cluster.yaml
-        5 machine.stop prod-cp-2 [live] <- 3 4: it goes
-        6 node.delete prod-cp-2 [live] <- 3 4 5: its machine goes
-        7 machine.delete prod-cp-2 [wipe] <- 3 4 5 6: not in cluster.yaml"#]]
+        4 node.cordon prod-cp-2 for removal [live] <- 3: not in cluster.yaml
+        5 node.drain prod-cp-2 [live] <- 4: its pods move to other machines
+        6 etcd.leave prod-cp-2 by prod-cp-1 [live] <- 5: not in cluster.yaml
+        7 machine.stop prod-cp-2 [live] <- 3 6: it is being removed
+        8 node.delete prod-cp-2 [live] <- 3 6 7: its machine is being removed
+        9 machine.delete prod-cp-2 [wipe] <- 3 6 7 8: not in cluster.yaml"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
     let world = settled(&of(3))

@@ -13,11 +13,13 @@ fn five_and_two() -> World {
 fn a_worker_that_left_the_file_stops_loses_its_node_and_goes() {
     let mut world = settled(THREE_AND_TWO).edit("count: 2", "count: 1");
     expect![[r#"
-        1 machine.stop prod-w-2 [live]: it is being removed
-        2 node.delete prod-w-2 [live] <- 1: its machine is being removed
-        3 machine.delete prod-w-2 [wipe] <- 1 2: not in cluster.yaml"#]]
+        1 node.cordon prod-w-2 for removal [live]: not in cluster.yaml
+        2 node.drain prod-w-2 [live] <- 1: its pods move to other machines
+        3 machine.stop prod-w-2 [live] <- 2: it is being removed
+        4 node.delete prod-w-2 [live] <- 2 3: its machine is being removed
+        5 machine.delete prod-w-2 [wipe] <- 2 3 4: not in cluster.yaml"#]]
     .assert_eq(&world.plan().trace());
-    expect!["- machine prod-w-2 vm 3002 pve2 stop, delete node, 3 volumes: not in cluster.yaml"]
+    expect!["- machine prod-w-2 vm 3002 pve2 drain, stop, delete node, 3 volumes: not in cluster.yaml"]
         .assert_eq(&world.plan().render());
     world.settle();
     assert!(!world.nodes.contains("prod-w-2"));
@@ -61,14 +63,18 @@ fn control_planes_are_added_one_by_one() {
 fn control_planes_leave_etcd_first_and_one_by_one() {
     let mut world = five_and_two().edit("count: 5", "count: 3");
     expect![[r#"
-        1 etcd.leave prod-cp-5 [live]: not in cluster.yaml
-        2 machine.stop prod-cp-5 [live] <- 1: it is being removed
-        3 node.delete prod-cp-5 [live] <- 1 2: its machine is being removed
-        4 machine.delete prod-cp-5 [wipe] <- 1 2 3: not in cluster.yaml
-        5 etcd.leave prod-cp-4 [live] <- 4: not in cluster.yaml
-        6 machine.stop prod-cp-4 [live] <- 4 5: it is being removed
-        7 node.delete prod-cp-4 [live] <- 4 5 6: its machine is being removed
-        8 machine.delete prod-cp-4 [wipe] <- 4 5 6 7: not in cluster.yaml"#]]
+        1 node.cordon prod-cp-5 for removal [live]: not in cluster.yaml
+        2 node.drain prod-cp-5 [live] <- 1: its pods move to other machines
+        3 etcd.leave prod-cp-5 [live] <- 2: not in cluster.yaml
+        4 machine.stop prod-cp-5 [live] <- 3: it is being removed
+        5 node.delete prod-cp-5 [live] <- 3 4: its machine is being removed
+        6 machine.delete prod-cp-5 [wipe] <- 3 4 5: not in cluster.yaml
+        7 node.cordon prod-cp-4 for removal [live] <- 6: not in cluster.yaml
+        8 node.drain prod-cp-4 [live] <- 7: its pods move to other machines
+        9 etcd.leave prod-cp-4 [live] <- 8: not in cluster.yaml
+        10 machine.stop prod-cp-4 [live] <- 6 9: it is being removed
+        11 node.delete prod-cp-4 [live] <- 6 9 10: its machine is being removed
+        12 machine.delete prod-cp-4 [wipe] <- 6 9 10 11: not in cluster.yaml"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
     assert_eq!(world.members.len(), 3);
@@ -82,7 +88,7 @@ fn a_healthy_control_plane_does_not_leave_while_another_is_away() {
         }
     });
     expect![[r#"
-        - machine prod-cp-2 vm 2002 pve2 stop, delete node, leave etcd, 3 volumes: not in cluster.yaml
+        - machine prod-cp-2 vm 2002 pve2 drain, stop, delete node, leave etcd, 3 volumes: not in cluster.yaml
         . remove prod-cp-3 held: etcd would have 1 of 2 healthy members without it and needs 2 (not healthy: prod-cp-2)"#]]
     .assert_eq(&world.plan().render());
     assert!(world.plan().held[0].is_transient(), "it may be starting");
@@ -95,10 +101,12 @@ fn a_dead_control_plane_is_taken_out_by_a_survivor() {
         1 node.delete prod-cp-5 [live]: its machine is being removed
         2 machine.delete prod-cp-5 [wipe] <- 1: not in cluster.yaml
         3 etcd.leave prod-cp-5 by prod-cp-1 [live] <- 2: not in cluster.yaml
-        4 etcd.leave prod-cp-4 [live] <- 3: not in cluster.yaml
-        5 machine.stop prod-cp-4 [live] <- 3 4: it is being removed
-        6 node.delete prod-cp-4 [live] <- 3 4 5: its machine is being removed
-        7 machine.delete prod-cp-4 [wipe] <- 3 4 5 6: not in cluster.yaml"#]]
+        4 node.cordon prod-cp-4 for removal [live] <- 3: not in cluster.yaml
+        5 node.drain prod-cp-4 [live] <- 4: its pods move to other machines
+        6 etcd.leave prod-cp-4 [live] <- 5: not in cluster.yaml
+        7 machine.stop prod-cp-4 [live] <- 3 6: it is being removed
+        8 node.delete prod-cp-4 [live] <- 3 6 7: its machine is being removed
+        9 machine.delete prod-cp-4 [wipe] <- 3 6 7 8: not in cluster.yaml"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
     assert_eq!(world.members.len(), 3);
@@ -129,11 +137,16 @@ fn a_removal_that_was_broken_off_anywhere_can_be_taken_back() {
 fn a_control_plane_that_left_etcd_and_is_wanted_joins_again_by_a_restart() {
     let mut world = five_and_two();
     let plan = world.clone().edit("count: 5", "count: 3").plan();
-    world.step(&plan.steps[0]);
+    world.apply_some(&plan, |step| {
+        step.action.name() == "etcd.leave" && step.subject.to_string() == "prod-cp-5"
+    });
     expect![[r#"
-        1 machine.reboot prod-cp-5 [reboot]: etcd has left the cluster on this machine; it rejoins after a reboot
-        2 etcd.join prod-cp-5 <- 1: it restarted
-        3 node.await prod-cp-5 <- 1 2: it restarted"#]]
+        1 node.cordon prod-cp-5 for restart [live]: etcd has left the cluster on this machine; it rejoins after a reboot
+        2 node.drain prod-cp-5 [live] <- 1: its pods move to other machines
+        3 machine.reboot prod-cp-5 [reboot] <- 2: etcd has left the cluster on this machine; it rejoins after a reboot
+        4 etcd.join prod-cp-5 <- 3: it restarted
+        5 node.await prod-cp-5 <- 3 4: it restarted
+        6 node.uncordon prod-cp-5 [live] <- 5: its turn is over"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
     assert_eq!(world.members.len(), 5);

@@ -32,8 +32,9 @@ fn drift_changes_and_held_things() {
     world.config("prod-w-1").memory = Mib(4096);
     expect![[r#"
         ! prod-w-1 memory is 4 GiB, was set to 8 GiB
+        note: no other machine can take the pods of prod-w-1: they stop with it
         + machine prod-w-2 vm 3002 pve2 4 cpu 8 GiB 10.10.0.22: not found in the datacenter
-        ~ machine prod-cp-2 vm 2002 pve2 cpu 4 -> 8, reboot: changed in the file
+        ~ machine prod-cp-2 vm 2002 pve2 drain, cpu 4 -> 8, reboot: changed in the file
         ~ machine prod-w-1 vm 3001 pve1 memory 4 GiB -> 8 GiB, reboot: changed outside
         . change prod-cp-1 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)
         . change prod-cp-3 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)"#]]

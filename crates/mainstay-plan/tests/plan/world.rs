@@ -6,9 +6,9 @@ use std::net::Ipv4Addr;
 use mainstay_plan::guest::RancherFiles;
 use mainstay_plan::{
     Action, Desired, DesiredInputs, EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, Image, ImageFile, Kubernetes,
-    LeftoverVolume, Mark, MemberRemoval, Memory, NodeStatus, Observed, OpenPorts, Plan, PowerState, RunningGuest, SchematicRef,
-    Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, TokenScope, Versions, Vm, VmDisk, VmNic, VmSettings,
-    VolumeIdentity, derive, lint, plan, running,
+    LeftoverVolume, Mark, MemberRemoval, Memory, NodeCordon, NodeStatus, Observed, OpenPorts, Plan, PowerState, RunningGuest,
+    SchematicRef, Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, TokenScope, TurnPolicy, Versions, Vm, VmDisk,
+    VmNic, VmSettings, VolumeIdentity, derive, lint, plan, running,
 };
 use mainstay_spec::{Environment, Gib, Spec};
 use semver::Version;
@@ -70,6 +70,9 @@ pub struct World {
     pub down: bool,
     /// Volumes that may go although mainstay did not make them.
     pub with_disks: BTreeSet<String>,
+    pub policy: TurnPolicy,
+    /// Who cordoned which node.
+    pub cordons: BTreeMap<String, NodeCordon>,
     /// Changes what is seen last of all.
     pub blur: fn(&mut Observed),
 }
@@ -171,6 +174,8 @@ pub fn empty(yaml: &str) -> World {
         names: BTreeSet::new(),
         down: false,
         with_disks: BTreeSet::new(),
+        policy: TurnPolicy::default(),
+        cordons: BTreeMap::new(),
         blur: |_| {},
     }
 }
@@ -225,6 +230,7 @@ impl World {
     pub fn plan(&self) -> Plan {
         let (mut desired, observed) = (self.desired(), self.look());
         desired.with_disks.clone_from(&self.with_disks);
+        desired.policy.clone_from(&self.policy);
         let plan = plan(&desired, &observed);
         let broken: Vec<String> = lint(&plan, &desired, &observed).iter().map(ToString::to_string).collect();
         assert!(broken.is_empty(), "{broken:#?}\n{}", plan.trace());
@@ -567,7 +573,9 @@ impl World {
                 NodeStatus {
                     ready: ready && up,
                     why: why.to_owned(),
-                    stale: false,
+                    cordon: self.cordons.get(name).copied().unwrap_or_default(),
+                    accepts_pods: !self.cordons.contains_key(name) && !name.contains("-cp-"),
+                    ..NodeStatus::default()
                 },
             )
         };
@@ -858,7 +866,14 @@ impl World {
                     "the Node of a member takes the member along without a check"
                 );
                 self.nodes.remove(&name);
+                self.cordons.remove(&name);
             }
+            Action::NodeCordon { .. } => drop(self.cordons.entry(name).or_insert(NodeCordon::Ours)),
+            Action::NodeDrain { .. } => {
+                assert!(self.cordons.contains_key(&name), "{name} is drained and takes new pods");
+                assert!(self.answering(&name), "{name} is drained and is silent");
+            }
+            Action::NodeUncordon { .. } => self.cordons.retain(|node, by| *node != name || *by == NodeCordon::Foreign),
         }
     }
 

@@ -595,8 +595,11 @@ pub(crate) fn write_mirror_pod(store: &Store, component: &Component, mirror: &Mi
     let key = Key::new(&kinds::PODS, "kube-system", &format!("{name}-{}", mirror.node));
     let labels = json!({"k8s-app": name, "component": name, "tier": "control-plane"});
     let version = mirror.version.to_string();
+    let hash = &digest(&format!("{name} {version}"))[..32];
+    let annotations = json!({"talos.dev/config-version": version, "kubernetes.io/config.source": "http",
+        "kubernetes.io/config.hash": hash, "kubernetes.io/config.mirror": hash});
     let object = json!({
-        "metadata": {"labels": labels, "annotations": {"talos.dev/config-version": version, "kubernetes.io/config.source": "http"}},
+        "metadata": {"labels": labels, "annotations": annotations},
         "spec": {"nodeName": mirror.node, "hostNetwork": true, "priorityClassName": "system-cluster-critical", "containers": [{"name": name, "image": image}]},
         "status": mirror.status,
     });

@@ -63,8 +63,7 @@ pub(crate) static MAX_UNAVAILABLE: Key<u32> = Key::new(
     &Int { min: 1, max: 5000 },
     "How many of its machines may be down at once while they are changed.",
 )
-.default("1")
-.later();
+.default("1");
 static MIN: Key<u32> = Key::new("min", &Int { min: 0, max: 5000 }, "Fewest machines when scaled by demand.").later();
 static MAX: Key<u32> = Key::new("max", &Int { min: 0, max: 5000 }, "Most machines when scaled by demand.").later();
 

@@ -192,6 +192,7 @@ impl DemoRun {
             holder: LeaseHolder::new("you", "here"),
             despite_lease: false,
             with_disks: std::collections::BTreeSet::new(),
+            policy: mainstay_plan::TurnPolicy::default(),
             events,
             stop: CancellationToken::new(),
         };

@@ -78,6 +78,7 @@ pub async fn run(session: &Session, output: Output) -> Result<(), CommandError> 
                 holder: session.process_env.holder.clone(),
                 despite_lease: true,
                 with_disks: std::collections::BTreeSet::new(),
+                policy: mainstay_plan::TurnPolicy::default(),
                 events: EventSink::discard(),
                 stop: CancellationToken::new(),
             };

@@ -44,6 +44,7 @@ pub async fn run(session: &Session, args: &DownArgs, output: Output) -> Result<(
         holder: session.process_env.holder.clone(),
         despite_lease: args.take_lease,
         with_disks: args.with_disk.iter().cloned().collect(),
+        policy: mainstay_plan::TurnPolicy::default(),
         events: EventSink::discard(),
         stop: CancellationToken::new(),
     };

@@ -25,6 +25,7 @@ pub async fn run(session: &Session, args: &PlanArgs, output: Output) -> Result<(
         holder: session.process_env.holder.clone(),
         despite_lease: true,
         with_disks: std::collections::BTreeSet::new(),
+        policy: args.turns.policy(),
         events: EventSink::discard(),
         stop: CancellationToken::new(),
     };

@@ -30,6 +30,7 @@ pub async fn run(session: &Session, args: &UpArgs, output: Output) -> Result<(),
         holder: session.process_env.holder.clone(),
         despite_lease: args.take_lease,
         with_disks: args.with_disk.iter().cloned().collect(),
+        policy: args.turns.policy(),
         events: EventSink::discard(),
         stop: CancellationToken::new(),
     };
