@@ -9,7 +9,6 @@ mod servers;
 mod tasks;
 mod vm;
 
-pub use self::drain::ReadyBefore;
 pub use self::location::VmLocation;
 
 use mainstay_plan::{Action, Step};

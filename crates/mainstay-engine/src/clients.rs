@@ -10,14 +10,13 @@ use pve_api::Client;
 use rand::RngExt as _;
 use tokio::time::Instant;
 
-use crate::act::ReadyBefore;
 use crate::addresses::AddressBook;
 use crate::event::StepProgress;
 use crate::failure::Failure;
 use crate::guest::{self, GuestClients, StepContext};
 use crate::jitter::Jitter;
 use crate::journal::Journal;
-use crate::known::{FactCache, VmProof};
+use crate::known::{FactCache, ReadyBefore, VmProof};
 use crate::kube::KubeClients;
 
 /// The clients of one run. `env.dialer` already goes through the jump host where there is one.

@@ -8,6 +8,11 @@ use pve_api::access::Permissions;
 use pve_api::{VmConfig, Vmid};
 use semver::Version;
 
+/// A controller of evicted pods: namespace, kind, name.
+pub type Controller = (String, String, String);
+/// How many ready pods each controller had before a drain.
+pub type ReadyBefore = BTreeMap<Controller, usize>;
+
 /// What was read of a VM before it is stopped or deleted: with its digest, Proxmox VE proves later that none of it changed.
 #[derive(Debug)]
 pub struct VmProof {

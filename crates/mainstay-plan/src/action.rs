@@ -12,7 +12,7 @@ use crate::mark::Mark;
 use crate::observed::{GuestConfig, StorageAt, VolumeIdentity};
 use crate::settings::Setting;
 use crate::step::{
-    ApplyMode, Ask, Claim, DisruptionBudget, Drain, Fill, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NodeState,
+    ApplyMode, Ask, Claim, Drain, Fill, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NodeState, PoolBudget,
     QuorumCheck, VmRef,
 };
 
@@ -148,7 +148,7 @@ pub enum Action {
         /// What the turn is for, recorded on the Node.
         turn: &'static str,
         /// `None`: the machine leaves, so that no budget counts it.
-        budget: Option<DisruptionBudget>,
+        budget: Option<PoolBudget>,
         ask: Ask,
     },
     /// Evict the pods of the machine, within their disruption budgets, and wait until its volumes are detached.

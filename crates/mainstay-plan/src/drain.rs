@@ -9,7 +9,7 @@ use crate::desired::DesiredMachine;
 use crate::node;
 use crate::observed::{NodeCordon, PowerState, Seen};
 use crate::plan::HoldReason;
-use crate::step::{Ask, DisruptionBudget, Drain, Impact, StepId, Subject};
+use crate::step::{Ask, Drain, Impact, PoolBudget, StepId, Subject};
 
 /// What happens to the pods of a machine that goes down.
 pub(crate) enum DrainDecision {
@@ -171,7 +171,7 @@ pub(crate) fn release(ctx: Context<'_>, open: &BTreeSet<&str>, plan: &mut PlanBu
 }
 
 /// Who else must be available when the machine is cordoned. A machine that leaves the file costs no budget.
-fn budget(ctx: Context<'_>, name: &str) -> Option<DisruptionBudget> {
+fn budget(ctx: Context<'_>, name: &str) -> Option<PoolBudget> {
     let machine = ctx.cluster.machine(name)?;
     let pool = &machine.machine.pool;
     let policy = &ctx.desired.policy;
@@ -182,7 +182,7 @@ fn budget(ctx: Context<'_>, name: &str) -> Option<DisruptionBudget> {
         .filter(|other| other.machine.pool == *pool && other.name() != name);
     // What is being made in this plan was never available.
     let others = others.filter(|other| ctx.node(other.name()).is_some() && !policy.despite.contains(other.name()));
-    Some(DisruptionBudget {
+    Some(PoolBudget {
         others: others.map(|other| other.name().to_owned()).collect(),
         max_unavailable: ctx.cluster.max_unavailable(pool.as_ref()),
         needs_ready: node::awaited_state(ctx) == crate::step::NodeState::Ready,

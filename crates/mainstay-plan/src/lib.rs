@@ -59,8 +59,8 @@ pub use policy::TurnPolicy;
 pub use secrets::{AccessError, ClusterSecrets, DistroSecrets, Kubeconfig, MintError, mint_time};
 pub use settings::{Setting, SettingInfo};
 pub use step::{
-    ApplyMode, Ask, Claim, DisruptionBudget, Drain, Fill, FirstUser, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval,
-    NewDisk, NicConfig, NodeState, QuorumCheck, Seed, StepId, StoredImage, Subject, VmRef,
+    ApplyMode, Ask, Claim, Drain, Fill, FirstUser, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NewDisk, NicConfig,
+    NodeState, PoolBudget, QuorumCheck, Seed, StepId, StoredImage, Subject, VmRef,
 };
 pub use summary::{PlanRow, PlanSummary, RowSign};
 pub use versions::Versions;

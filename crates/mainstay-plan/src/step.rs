@@ -243,7 +243,7 @@ pub struct Drain {
 
 /// What must hold right before a machine is cordoned: not more than this many of its pool are unavailable then.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DisruptionBudget {
+pub struct PoolBudget {
     /// The other machines that count.
     pub others: Ask,
     pub max_unavailable: usize,

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use mainstay_kube::{Class, Cordon, DrainPlan, Error, Eviction, Pod, budgets_of};
-use mainstay_plan::{DisruptionBudget, Drain};
+use mainstay_plan::{Drain, PoolBudget};
 use tokio::time::Instant;
 
 use super::servers::Servers;
 use crate::clients::Clients;
 use crate::failure::{Failure, FailureKind};
+use crate::known::{Controller, ReadyBefore};
 
 /// Between two attempts to evict a pod that a budget protects.
 const RETRY: Duration = Duration::from_secs(5);
@@ -22,18 +23,13 @@ const REPLACED: Duration = Duration::from_secs(300);
 /// A pod is an owner's word for many; this many are named.
 const NAMED: usize = 3;
 
-/// A controller of evicted pods: namespace, kind, name.
-type Controller = (String, String, String);
-/// How many ready pods each controller had before the drain.
-pub type ReadyBefore = BTreeMap<Controller, usize>;
-
 /// Keeps new pods away, if the budget of the pool allows it now.
 pub(super) async fn cordon(
     clients: &Clients,
     servers: Servers<'_>,
     machine: &str,
     turn: &str,
-    budget: Option<&DisruptionBudget>,
+    budget: Option<&PoolBudget>,
 ) -> Result<(), Failure> {
     if let Some(budget) = budget {
         check_budget(servers, machine, budget).await?;
@@ -56,7 +52,7 @@ pub(super) async fn cordon(
 }
 
 /// The plan counted who is unavailable, but that may be minutes old.
-async fn check_budget(servers: Servers<'_>, machine: &str, budget: &DisruptionBudget) -> Result<(), Failure> {
+async fn check_budget(servers: Servers<'_>, machine: &str, budget: &PoolBudget) -> Result<(), Failure> {
     let nodes = servers
         .call("the nodes could not be read", async |server| server.nodes().await)
         .await?;
