@@ -51,6 +51,8 @@ pub enum StepEvent {
     Wait {
         what: String,
         limit: Duration,
+        /// For a copy or a download whose task tells how far it is.
+        transfer: Option<Transfer>,
     },
     /// A request failed in a way that may pass; the step is tried again.
     Retry {
@@ -63,6 +65,30 @@ pub enum StepEvent {
         took: Duration,
         why: Arc<Failure>,
     },
+}
+
+/// How far a copy or a download is. A task may tell a percentage without sizes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Transfer {
+    /// 0 to 100.
+    pub percent: f64,
+    /// Bytes so far, and in all.
+    pub bytes: Option<(u64, u64)>,
+    /// Bytes per second.
+    pub rate: Option<u64>,
+}
+
+impl Transfer {
+    /// `None` if the line of the log tells neither a percentage nor sizes.
+    pub fn of(progress: &pve_api::Progress) -> Option<Self> {
+        let bytes = progress.done.zip(progress.total).filter(|(_, total)| *total > 0);
+        let by_size = bytes.map(|(done, total)| done as f64 * 100.0 / total as f64);
+        Some(Self {
+            percent: by_size.or(progress.percent.map(f64::from))?.clamp(0.0, 100.0),
+            bytes,
+            rate: progress.rate.filter(|rate| *rate > 0),
+        })
+    }
 }
 
 /// Where events go.
@@ -126,11 +152,19 @@ impl StepProgress {
     }
 
     pub fn wait(&self, what: impl Into<String>, limit: Duration) {
-        let what = what.into();
+        self.wait_with(what.into(), limit, None);
+    }
+
+    /// A copy or a download that goes on, in words and as numbers.
+    pub fn transfer(&self, what: impl Into<String>, transfer: Option<Transfer>, limit: Duration) {
+        self.wait_with(what.into(), limit, transfer);
+    }
+
+    fn wait_with(&self, what: String, limit: Duration, transfer: Option<Transfer>) {
         let mut last = self.last.lock().expect("nothing panics while it speaks");
         if *last != what {
             last.clone_from(&what);
-            self.emit(StepEvent::Wait { what, limit });
+            self.emit(StepEvent::Wait { what, limit, transfer });
         }
     }
 

@@ -31,7 +31,7 @@ pub use adopt::{Adoption, adopt, adoption};
 pub use approval::{ApprovalHandler, ApprovalRequest};
 pub use clients::Clients;
 pub use converge::{PlannedRound, Run, RunError, RunGoal, RunReport, converge, observe_and_plan, pve_version};
-pub use event::{Event, EventRecord, EventSink, StepEvent};
+pub use event::{Event, EventRecord, EventSink, StepEvent, Transfer};
 pub use failure::{Failure, FailureKind};
 pub use files::{FileStore, MemoryFiles, OsFiles};
 pub use guest::{check_image_source, guest_port, rancher};

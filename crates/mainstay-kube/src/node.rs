@@ -63,6 +63,8 @@ impl Node {
         match &self.ready {
             Some((status, _)) if status == "True" => String::new(),
             Some((status, message)) if message.is_empty() => format!("the node's Ready condition is {status}"),
+            // The kubelet quotes its runtime at length. Every node says this until its network plugin runs.
+            Some((_, message)) if message.contains("NetworkPluginNotReady") => "its network plugin is not up yet".into(),
             Some((_, message)) => message.clone(),
             None => "the kubelet has not reported yet".into(),
         }
@@ -159,6 +161,9 @@ mod tests {
     fn the_reason_is_the_kubelets_own() {
         let waiting = node(json!([{"type": "Ready", "status": "False", "message": "cni plugin not initialized"}]));
         assert_eq!(waiting.why_not_ready(), "cni plugin not initialized");
+        let long = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error";
+        let starts = node(json!([{"type": "Ready", "status": "False", "message": long}]));
+        assert_eq!(starts.why_not_ready(), "its network plugin is not up yet");
         assert_eq!(node(json!([])).why_not_ready(), "the kubelet has not reported yet");
     }
 

@@ -74,7 +74,7 @@ pub enum Command {
     /// Show or import the cluster's secrets
     #[command(subcommand)]
     Secrets(SecretsArgs),
-    /// List the kept runs of this cluster, or show one of them
+    /// List the kept runs of this cluster, or show one of them again as it was seen
     Logs(LogsArgs),
     /// Print the JSON Schema of cluster.yaml for editors, or that of the event stream
     Schema {
@@ -92,6 +92,9 @@ pub enum Command {
     Man {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+        /// All commands and options on one page of Markdown
+        #[arg(long, conflicts_with = "out")]
+        markdown: bool,
     },
 }
 
@@ -239,6 +242,9 @@ pub struct LogsArgs {
     /// Show the last run
     #[arg(long, conflicts_with = "number")]
     pub last: bool,
+    /// On a terminal: how many times faster than it was the run is shown; by default it takes ten seconds
+    #[arg(long, value_parser = positive)]
+    pub speed: Option<f64>,
 }
 
 #[derive(Debug, Args)]

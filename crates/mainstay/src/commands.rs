@@ -2,6 +2,7 @@
 
 mod access;
 mod adopt;
+mod ask;
 mod config;
 mod demo;
 mod doctor;
@@ -43,11 +44,12 @@ pub async fn run(cli: Cli, process_env: ProcessEnv, output: Output) -> Result<()
         Command::Talosconfig(args) => talosconfig::run(&open(process_env)?, &args, output),
         Command::Config(args) => config::run(&open(process_env)?, &args, output),
         Command::Secrets(args) => secrets::run(&open(process_env)?, &args, output),
-        Command::Logs(args) => logs::run(&open(process_env)?, &args, output),
+        Command::Logs(args) => logs::run(&open(process_env)?, &args, output).await,
         Command::Schema { events } => pages::schema(events, output),
         Command::Demo(args) => demo::run(&file, &args, output).await,
         Command::Sim(args) => sim::run(&args, output).await,
         Command::Completions { shell } => pages::completions(shell, output),
-        Command::Man { out } => pages::man(out.as_deref(), output),
+        Command::Man { markdown: true, .. } => pages::markdown(output),
+        Command::Man { out, .. } => pages::man(out.as_deref(), output),
     }
 }

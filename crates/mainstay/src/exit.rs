@@ -11,7 +11,7 @@ pub const UNHEALTHY: u8 = FAILED;
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const REFUSED: u8 = 4;
-const HELD: u8 = 5;
+pub const HELD: u8 = 5;
 /// `EX_SOFTWARE` of sysexits.h.
 pub const BUG: u8 = 70;
 /// 128 + SIGINT, as shells report it.

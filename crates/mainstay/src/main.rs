@@ -25,7 +25,7 @@ use crate::process_env::ProcessEnv;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let process_env = ProcessEnv::read();
-    let output = Output::new(&cli.global, process_env.no_color, process_env.ci);
+    let output = Output::new(&cli.global, &process_env);
     let file = cli.global.file.display().to_string();
     // One thread, as in every simulated run: what was tested is what runs.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use crate::args::{Color, Global};
+use crate::process_env::ProcessEnv;
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy)]
@@ -11,21 +12,24 @@ pub struct Output {
     /// A live view may be drawn on stderr.
     pub live: bool,
     pub color_err: bool,
+    /// Block characters can be shown.
+    pub unicode: bool,
     pub verbose: bool,
 }
 
 impl Output {
-    pub fn new(global: &Global, no_color: bool, ci: bool) -> Self {
+    pub fn new(global: &Global, process_env: &ProcessEnv) -> Self {
         let err = io::stderr().is_terminal();
         let color = |terminal: bool| match global.color {
             Color::Always => true,
             Color::Never => false,
-            Color::Auto => terminal && !no_color,
+            Color::Auto => terminal && !process_env.no_color && !process_env.dumb_terminal,
         };
         Self {
             json: global.json,
-            live: err && !global.plain && !global.json && !ci,
+            live: err && !global.plain && !global.json && !process_env.ci && !process_env.dumb_terminal,
             color_err: color(err),
+            unicode: process_env.unicode,
             verbose: global.verbose,
         }
     }

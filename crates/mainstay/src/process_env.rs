@@ -1,5 +1,6 @@
 //! Environment variables and well-known paths, read once at the start.
 
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
@@ -9,7 +10,7 @@ use mainstay_net::Secret;
 use crate::error::CommandError;
 
 /// Environment variables and paths. An empty variable counts as unset.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ProcessEnv {
     pub endpoint: Option<String>,
     pub token: Option<Secret<String>>,
@@ -18,13 +19,18 @@ pub struct ProcessEnv {
     password: Option<Secret<String>>,
     password_file: Option<PathBuf>,
     /// The current code of the user's second factor.
-    pub otp: Option<Secret<String>>,
+    otp: Option<Secret<String>>,
+    otp_file: Option<PathBuf>,
     pub age_key: Option<Secret<String>>,
     pub age_key_file: Option<PathBuf>,
     pub kubeconfig: Option<PathBuf>,
     pub talosconfig: Option<PathBuf>,
     pub ssh_agent: Option<PathBuf>,
     pub no_color: bool,
+    /// A terminal that can neither move its cursor nor show colours, or an unknown one.
+    pub dumb_terminal: bool,
+    /// The locale is one of UTF-8.
+    pub unicode: bool,
     pub ci: bool,
     pub home: PathBuf,
     config: PathBuf,
@@ -50,12 +56,15 @@ impl ProcessEnv {
             password: variable("PROXMOX_VE_PASSWORD").map(Secret::new),
             password_file: variable("PROXMOX_VE_PASSWORD_FILE").map(PathBuf::from),
             otp: variable("PROXMOX_VE_OTP").map(Secret::new),
+            otp_file: variable("PROXMOX_VE_OTP_FILE").map(PathBuf::from),
             age_key: variable("SOPS_AGE_KEY").map(Secret::new),
             age_key_file: variable("SOPS_AGE_KEY_FILE").map(PathBuf::from),
             kubeconfig: variable("KUBECONFIG").map(PathBuf::from),
             talosconfig: variable("TALOSCONFIG").map(PathBuf::from),
             ssh_agent: variable("SSH_AUTH_SOCK").map(PathBuf::from),
             no_color: variable("NO_COLOR").is_some(),
+            dumb_terminal: variable("TERM").is_none_or(|term| term == "dumb"),
+            unicode: is_utf8_locale(),
             ci: variable("CI").is_some(),
             config: base.as_ref().map_or_else(|| home.join(".config"), BaseStrategy::config_dir),
             state: base
@@ -69,11 +78,12 @@ impl ProcessEnv {
 
     /// From the environment, or the first line of the file that it names.
     pub fn password(&self) -> Result<Option<Secret<String>>, CommandError> {
-        let (None, Some(path)) = (&self.password, &self.password_file) else {
-            return Ok(self.password.clone());
-        };
-        let text = read_text(path).map_err(|error| CommandError::unreadable(path, &error))?;
-        Ok(text.lines().next().map(|line| Secret::new(line.to_owned())))
+        value_or_file(self.password.as_ref(), self.password_file.as_deref())
+    }
+
+    /// From the environment, or the first line of the file that it names.
+    pub fn otp(&self) -> Result<Option<Secret<String>>, CommandError> {
+        value_or_file(self.otp.as_ref(), self.otp_file.as_deref())
     }
 
     /// Where sops looks for age keys.
@@ -109,6 +119,25 @@ impl ProcessEnv {
     }
 }
 
+fn value_or_file(value: Option<&Secret<String>>, file: Option<&Path>) -> Result<Option<Secret<String>>, CommandError> {
+    match (value, file) {
+        (None, Some(file)) => read_secret(file).map(Some),
+        _ => Ok(value.cloned()),
+    }
+}
+
+/// The first line of a file. `-` is the next line of stdin, so that a password and a code can both come from there.
+pub fn read_secret(file: &Path) -> Result<Secret<String>, CommandError> {
+    let read = if file == Path::new("-") {
+        let mut line = String::new();
+        std::io::stdin().lock().read_line(&mut line).map(|_| line)
+    } else {
+        std::fs::read_to_string(file)
+    };
+    let text = read.map_err(|error| CommandError::unreadable(file, &error))?;
+    Ok(Secret::new(text.lines().next().unwrap_or_default().trim_end().to_owned()))
+}
+
 /// The text of a file; `-` is stdin.
 pub fn read_text(path: &Path) -> std::io::Result<String> {
     if path == Path::new("-") {
@@ -127,6 +156,15 @@ pub fn token_of(text: &str) -> Option<&str> {
 #[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The first of these variables that is set decides, as for every program that asks the C library.
+fn is_utf8_locale() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable);
+    locale.is_some_and(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
 }
 
 fn hostname() -> Option<String> {

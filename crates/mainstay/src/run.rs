@@ -77,7 +77,7 @@ pub async fn run_with_views(
     let (sender, mut events) = mpsc::unbounded_channel::<EventRecord>();
     run.events = EventSink::new(move |record| drop(sender.send(record)));
     let (ask, mut requests) = mpsc::unbounded_channel();
-    let mut encoder = EventEncoder::new(prompt.question.clone());
+    let mut encoder = EventEncoder::new(prompt.question.clone(), session.spec());
     let mut readers = Readers::new(vec![crate::view::reader(output), Box::new(log)]);
     readers.line(&EventLine::at(Duration::ZERO, header(session, command)));
     let mut signals = Signals::listen();
@@ -143,7 +143,14 @@ impl EndedRun {
         }
         self.report.settled = result.is_ok();
         self.report.exit = code;
+        let unfinished = matches!(&result, Err(CommandError::Run(error)) if is_unfinished(error)) || code == exit::HELD;
         self.report.summary.extend(result.unwrap_or_default());
+        if unfinished {
+            let file = file_flag(&self.file);
+            self.report
+                .summary
+                .push(format!("Every step, wait and error of this run: mainstay {file}logs --last"));
+        }
         self.readers.line(&EventLine::at(self.took, WireEvent::Report(self.report)));
         self.readers.finish();
         if code == 0 {
@@ -162,6 +169,20 @@ fn header(session: &Session, command: &str) -> WireEvent {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: format!("{:.0}", session.env.wall.now()),
     })
+}
+
+/// Whether steps were begun whose log says more than the error.
+fn is_unfinished(error: &RunError) -> bool {
+    matches!(error, RunError::StepsFailed { .. } | RunError::NotSettled { .. })
+}
+
+/// The option that names a file other than the default, for commands to paste.
+pub fn file_flag(file: &str) -> String {
+    if file == "cluster.yaml" {
+        String::new()
+    } else {
+        format!("-f {file} ")
+    }
 }
 
 /// The report of a run, without the parts that depend on the command.

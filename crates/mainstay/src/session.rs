@@ -269,7 +269,7 @@ pub fn login(process_env: &ProcessEnv, named: Option<&Path>) -> Result<Login, Co
         return Ok(Login::Password {
             user: user.clone(),
             password,
-            code: process_env.otp.clone(),
+            code: process_env.otp()?,
         });
     }
     match named {

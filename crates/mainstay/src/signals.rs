@@ -1,4 +1,4 @@
-//! The signals that stop a run: SIGINT (Ctrl-C) and SIGTERM.
+//! The signals that stop a run: SIGINT (Ctrl-C), SIGTERM, and SIGHUP, which a terminal sends when it is closed.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -6,6 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub struct Signals {
     interrupt: Option<Signal>,
     terminate: Option<Signal>,
+    hangup: Option<Signal>,
 }
 
 impl Signals {
@@ -14,6 +15,7 @@ impl Signals {
         Self {
             interrupt: signal(SignalKind::interrupt()).ok(),
             terminate: signal(SignalKind::terminate()).ok(),
+            hangup: signal(SignalKind::hangup()).ok(),
         }
     }
 
@@ -23,6 +25,7 @@ impl Signals {
             biased;
             () = recv(self.interrupt.as_mut()) => {}
             () = recv(self.terminate.as_mut()) => {}
+            () = recv(self.hangup.as_mut()) => {}
         }
     }
 }

@@ -1,17 +1,22 @@
 //! Readers of the event stream: a live view for terminals, plain lines for CI, JSON lines for programs.
 
+mod board;
 pub mod error;
 mod json;
 mod live;
 mod plain;
 pub mod plan_page;
+mod progress;
+#[cfg(test)]
+mod script;
+mod stage;
 pub mod status;
 
 use std::time::Duration;
 
-pub use json::JsonView;
+use json::JsonView;
 use live::LiveView;
-pub use plain::PlainView;
+use plain::PlainView;
 
 pub use crate::text::count;
 

@@ -8,10 +8,12 @@ mod event;
 mod plan;
 
 pub use error::{ErrorEvent, ErrorKind, diagnostics, run_errors};
-pub use event::{EventEncoder, EventLine, NodeCounts, ReportEvent, RunHeader, StepState, StepUpdate, WireEvent, duration};
+pub use event::{
+    EventEncoder, EventLine, NodeCounts, ReportEvent, RunHeader, StepState, StepUpdate, TransferState, WireEvent, duration,
+};
 #[cfg(test)]
-pub use plan::{PlanCounts, PlanStep, SubjectKind};
-pub use plan::{PlanEvent, PlanSubject};
+pub use plan::PlanCounts;
+pub use plan::{HeldEntry, PlanEvent, PlanStep, PlanSubject, SubjectKind, pools};
 
 /// The JSON Schema of the stream. A test generates it from the types and compares.
 pub const SCHEMA: &str = include_str!("../../../docs/reference/events.schema.json");

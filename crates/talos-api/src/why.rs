@@ -230,7 +230,7 @@ fn node_ready(seen: &Snapshot, unmet: &Unmet) -> String {
     let sentence = if unmet.reason.ends_with("is not ready") {
         format!("Kubernetes node {name} is not Ready: its network plugin is missing or still starting")
     } else {
-        format!("Kubernetes does not know node {name} yet")
+        format!("node {name} is not registered yet")
     };
     match seen.diagnostics.first() {
         Some(diagnostic) => format!("{sentence} ({})", first_line(&diagnostic.message)),
@@ -251,7 +251,7 @@ pub fn why_no_answer(error: &Error) -> String {
     if let Some(dial) = error.dial() {
         return match dial.fault() {
             DialFault::Refused => {
-                "nothing answers on its Talos port: it boots, or a worker has no certificate from a control plane yet".into()
+                "its Talos API is not up yet: it boots, or waits for its certificate from a control plane".into()
             }
             DialFault::TimedOut { .. } | DialFault::Unreachable => format!("{} cannot be reached", dial.target().host),
             DialFault::UnknownIssuer { .. } => "it has no config yet, or belongs to another cluster".into(),

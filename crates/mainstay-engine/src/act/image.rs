@@ -5,7 +5,7 @@ use std::time::Duration;
 use mainstay_plan::{Image, ImageChecksum, StorageAt};
 use pve_api::{Class, Content, Volid, storage};
 
-use super::tasks::{PROGRESS_EVERY, follow_task, journal_begin, journal_task, progress_text};
+use super::tasks::{PROGRESS_EVERY, follow_task, journal_begin, journal_task, tell_progress};
 use crate::clients::Clients;
 use crate::event::StepProgress;
 use crate::failure::{Failure, FailureKind};
@@ -48,7 +48,7 @@ pub(super) async fn fetch(site: &Clients, voice: &StepProgress, at: &StorageAt, 
     let told = site
         .pve
         .wait_copy(&upid, Some(&store), PROGRESS_EVERY, |progress| {
-            voice.wait(progress_text("downloaded", &progress), DOWNLOAD);
+            tell_progress(voice, "downloaded", &progress, DOWNLOAD);
         })
         .await;
     // What counts is the file: another run may have been at it, or our own answer may have been lost.

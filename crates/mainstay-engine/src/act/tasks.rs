@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::location::VmLocation;
 use crate::clients::Clients;
-use crate::event::StepProgress;
+use crate::event::{StepProgress, Transfer};
 use crate::failure::Failure;
 use crate::journal::JournalEntry;
 
@@ -56,23 +56,30 @@ pub(super) async fn follow_copy(
         if copying.is_none() || progress.line.starts_with("transferred") {
             copying = Some(Instant::now());
         }
-        voice.wait(progress_text("copied", &progress), COPY_EXPECTED);
+        tell_progress(voice, "copied", &progress, COPY_EXPECTED);
     };
     site.pve.wait_copy(upid, storage, PROGRESS_EVERY, told).await?;
     Ok(copying)
 }
 
-/// `downloaded 120 of 310 MB, 25 MB/s`, or the line of the log where it names no size.
-pub(super) fn progress_text(verb: &str, progress: &Progress) -> String {
+/// Tells how far a copy or download is. Most lines of a task's log say nothing about that: they are left out.
+pub(super) fn tell_progress(voice: &StepProgress, verb: &str, progress: &Progress, limit: Duration) {
+    if let Some(text) = progress_text(verb, progress) {
+        voice.transfer(text, Transfer::of(progress), limit);
+    }
+}
+
+/// `downloaded 120 of 310 MB, 25 MB/s`, or `copied 39%`.
+fn progress_text(verb: &str, progress: &Progress) -> Option<String> {
     let megabytes = |bytes: u64| bytes.div_ceil(1_000_000);
     let (Some(done), Some(total)) = (progress.done, progress.total) else {
-        return progress.line.clone();
+        return progress.percent.map(|percent| format!("{verb} {percent:.0}%"));
     };
     let mut text = format!("{verb} {} of {} MB", megabytes(done), megabytes(total));
     if let Some(rate) = progress.rate.filter(|rate| *rate > 0) {
         let _ = write!(text, ", {} MB/s", megabytes(rate));
     }
-    text
+    Some(text)
 }
 
 /// Running tasks of this VM that the token may see, started by this run or by an earlier one.
@@ -132,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_says_how_much_of_how_much_and_how_fast_and_else_what_the_log_says() {
+    fn progress_says_how_much_of_how_much_and_how_fast_and_else_the_percentage() {
         let mut progress = Progress {
             line: "39% 1.2e8".into(),
             percent: Some(39.0),
@@ -140,10 +147,13 @@ mod tests {
             total: Some(310_000_000),
             rate: Some(25_000_000),
         };
-        assert_eq!(progress_text("downloaded", &progress), "downloaded 120 of 310 MB, 25 MB/s");
+        let text = |verb, progress: &Progress| progress_text(verb, progress).unwrap_or_default();
+        assert_eq!(text("downloaded", &progress), "downloaded 120 of 310 MB, 25 MB/s");
         progress.rate = None;
-        assert_eq!(progress_text("copied", &progress), "copied 120 of 310 MB");
+        assert_eq!(text("copied", &progress), "copied 120 of 310 MB");
         progress.total = None;
-        assert_eq!(progress_text("copied", &progress), "39% 1.2e8");
+        assert_eq!(text("copied", &progress), "copied 39%");
+        progress.percent = None;
+        assert_eq!(progress_text("copied", &progress), None);
     }
 }

@@ -31,6 +31,8 @@ pub const TALOS_PORT: u16 = 50000;
 
 /// From power on to a configured machine: firmware, kernel, config, and for some images an installation.
 const CONFIGURED: Duration = Duration::from_secs(900);
+/// A slow host needs no longer from power on to the Talos API.
+const BOOT: Duration = Duration::from_secs(120);
 /// A config whose answer was lost and that has not shown by then did not arrive.
 const CONFIG_SHOWS: Duration = Duration::from_secs(30);
 const REBOOTED: Duration = Duration::from_secs(600);
@@ -110,6 +112,16 @@ fn not_yet<T>(error: &Error) -> Result<WaitStatus<T>, Failure> {
     }
 }
 
+/// As [`not_yet`], for a VM that was just started. Until it has had time to boot, its silence is no problem.
+fn boots<T>(error: &Error, began: Instant) -> Result<WaitStatus<T>, Failure> {
+    match (not_yet(error)?, error.dial()) {
+        (WaitStatus::Waiting(_), Some(_)) if began.elapsed() < BOOT => {
+            Ok(WaitStatus::Waiting("booting: the Talos API is not up yet".into()))
+        }
+        (status, _) => Ok(status),
+    }
+}
+
 /// Waits for the machine, has it prove that it is the VM that we made, and gives it its config. A stranger on that address gets nothing.
 pub async fn configure(
     ctx: StepContext<'_>,
@@ -119,7 +131,7 @@ pub async fn configure(
 ) -> Result<(), Failure> {
     let (at, uuid) = (at(ctx.addresses.address(&guest.machine)?), guest.uuid);
     let access = clients.access()?;
-    let mut sent: Option<Instant> = None;
+    let (began, mut sent) = (Instant::now(), None::<Instant>);
     wait::until(
         ctx.jitter,
         ctx.progress,
@@ -130,7 +142,7 @@ pub async fn configure(
                 Presence::Configured { node, .. } => return is_up(&node, uuid).await,
                 Presence::Unconfigured(met) => met,
                 Presence::Foreign => return Err(foreign(&at.to_string())),
-                Presence::Absent(error) | Presence::Odd(error) => return not_yet(&error),
+                Presence::Absent(error) | Presence::Odd(error) => return boots(&error, began),
             };
             if sent.is_some_and(|at| at.elapsed() < CONFIG_SHOWS) {
                 return Ok(WaitStatus::Waiting("waiting for the machine to apply its config".into()));

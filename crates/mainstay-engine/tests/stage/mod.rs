@@ -332,6 +332,7 @@ impl Stage {
         let wait = StepEvent::Wait {
             what: String::new(),
             limit: Duration::ZERO,
+            transfer: None,
         };
         let id = StepId(0);
         self.events().emit(Event::Step { id, now: wait });

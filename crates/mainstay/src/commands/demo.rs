@@ -70,7 +70,7 @@ pub async fn run(file: &Path, args: &DemoArgs, output: Output) -> Result<(), Com
     };
     if !output.json {
         output.status(format!(
-            "Simulating a Proxmox VE datacenter in this process, {} times faster than real time.",
+            "Simulating Proxmox VE in this process, {} times faster than real time.",
             args.speed
         ));
     }
@@ -83,9 +83,10 @@ pub async fn run(file: &Path, args: &DemoArgs, output: Output) -> Result<(), Com
         faults: args.faults,
         sender,
     };
+    let spec = story.spec(None)?;
     let thread = std::thread::spawn(move || simulate(seed, DEADLINE, |entropy| story.play(entropy)));
     let mut readers = Readers::new(vec![view::reader(output)]);
-    let end = watch(&messages, args.speed, &mut readers).await;
+    let end = watch(&messages, args.speed, &spec, &mut readers).await;
     match thread.join() {
         Ok(Ok(Ok(()))) => {}
         Ok(Ok(Err(problem))) => return Err(problem),
@@ -96,9 +97,14 @@ pub async fn run(file: &Path, args: &DemoArgs, output: Output) -> Result<(), Com
 }
 
 /// Shows the events at the pace that was asked for.
-async fn watch(messages: &mpsc::Receiver<DemoMessage>, speed: f64, readers: &mut Readers) -> Option<Box<DemoResult>> {
+async fn watch(
+    messages: &mpsc::Receiver<DemoMessage>,
+    speed: f64,
+    spec: &Spec,
+    readers: &mut Readers,
+) -> Option<Box<DemoResult>> {
     // Nothing is asked in a demo, so the question is never shown.
-    let mut encoder = EventEncoder::new("");
+    let mut encoder = EventEncoder::new("", spec);
     let began = Instant::now();
     let at = |virtually: Duration| began + virtually.div_f64(speed);
     let now = || began.elapsed().mul_f64(speed);

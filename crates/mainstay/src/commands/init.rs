@@ -1,6 +1,8 @@
-//! `init`: reads Proxmox VE through the API token and writes a commented cluster.yaml with what it found.
+//! `init`: reads Proxmox VE through the API token and writes a commented cluster.yaml with what it found. On a terminal it asks three
+//! questions; without one, the defaults are written.
 
 use std::fmt::Write;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +11,28 @@ use mainstay_net::{Entropy, Env, Fingerprint, Target, Tcp, Trust, Wall, presente
 use pve_api::cluster::HostState;
 use pve_api::{Client, ClientOptions, Content, Endpoint, cluster, host, storage};
 
+use super::ask::Questions;
+use super::setup::addresses;
 use crate::args::InitArgs;
 use crate::error::CommandError;
 use crate::output::Output;
 use crate::process_env::ProcessEnv;
-use crate::session;
+use crate::session::{self, Session};
 
 const LOOK: Duration = Duration::from_secs(10);
 /// The number of the first address in its network: routers seldom hand out the upper ones.
-const FIRST_ADDRESS: u8 = 211;
+pub(super) const FIRST_ADDRESS: u8 = 211;
+/// Workers begin so many addresses after the first one, which leaves room for more control planes.
+const WORKERS_AT: u32 = 10;
+/// The JSON Schema for editors, beside the cluster file.
+const SCHEMA: &str = "cluster.schema.json";
+/// Where no bridge has an address.
+const EXAMPLE: ipnet::Ipv4Net = ipnet::Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 24);
 
 /// What the file needs to know about the datacenter.
 pub(super) struct DatacenterScan {
     endpoint: String,
-    fingerprint: Fingerprint,
+    fingerprint: Option<Fingerprint>,
     hosts: Vec<String>,
     images: Option<String>,
     /// A storage that lacks only the content type `import`, which one command adds.
@@ -36,9 +46,23 @@ pub async fn run(file: &Path, args: InitArgs, process_env: ProcessEnv, output: O
         return Err(CommandError::usage(format!("{} already exists", file.display()))
             .help("pass --force to overwrite it, or -f to use another file"));
     }
-    let found = look(&process_env).await?;
-    let text = write(&args.name, &found, None, FIRST_ADDRESS);
-    std::fs::write(file, text).map_err(|error| CommandError::new(format!("cannot write {}", file.display())).caused_by(error))?;
+    // A file that `setup` wrote knows how Proxmox VE is reached; that is kept.
+    let present = if file.exists() {
+        Session::open(file, process_env.clone()).ok()
+    } else {
+        None
+    };
+    let (found, token_file) = match &present {
+        Some(session) => (look_again(session).await?, session.spec().datacenter.token_file.clone()),
+        None => (look(&process_env).await?, None),
+    };
+    let mut ask = Questions::new(output);
+    let choice = if ask.can_ask() {
+        Choice::ask(&mut ask, &found).await?
+    } else {
+        Choice::usual(&found, FIRST_ADDRESS)
+    };
+    write_files(file, &write(&args.name, &found, token_file.as_deref(), &choice))?;
     output.status(format!(
         "wrote {}: {} found. Review it, then: mainstay plan",
         file.display(),
@@ -85,11 +109,119 @@ async fn look(process_env: &ProcessEnv) -> Result<DatacenterScan, CommandError> 
         ClientOptions::default(),
     );
     let pve = pve.map_err(|error| CommandError::new("the certificate is not valid").caused_by(error))?;
-    scan(&pve, url.to_string().trim_end_matches('/').to_owned(), fingerprint).await
+    scan(&pve, url.to_string().trim_end_matches('/').to_owned(), Some(fingerprint)).await
+}
+
+async fn look_again(session: &Session) -> Result<DatacenterScan, CommandError> {
+    let endpoint = session.spec().datacenter.endpoint.to_string();
+    let fingerprint = match session.pve_trust() {
+        Trust::Pin(fingerprint) => Some(fingerprint),
+        _ => None,
+    };
+    scan(&session.pve()?, endpoint.trim_end_matches('/').to_owned(), fingerprint).await
+}
+
+/// What the file is to ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Choice {
+    distro: &'static str,
+    control_planes: u32,
+    workers: u32,
+    first: Ipv4Addr,
+}
+
+impl Choice {
+    /// One machine of each role. `first`: the number of the first address in the network of the bridge.
+    pub(super) fn usual(found: &DatacenterScan, first: u8) -> Self {
+        Self {
+            distro: DISTROS[0],
+            control_planes: 1,
+            workers: 1,
+            first: found.address(first),
+        }
+    }
+
+    async fn ask(ask: &mut Questions, found: &DatacenterScan) -> Result<Self, CommandError> {
+        let flag = "without a terminal the defaults are written";
+        let distro = ask
+            .choice("Distribution (talos, rke2 or k3s)", DISTROS[0], flag, distro)
+            .await?;
+        let (control_planes, workers) = ask.choice("Control planes + workers", "1+1", flag, machines).await?;
+        let mut choice = Self {
+            distro,
+            control_planes,
+            workers,
+            ..Self::usual(found, FIRST_ADDRESS)
+        };
+        let env = Env {
+            dialer: Arc::new(Tcp),
+            wall: Wall::real(),
+            entropy: Entropy::from_os(),
+        };
+        let usual = found.address(addresses::free_block(&env, found.network()).await).to_string();
+        let question = format!("First of {} unused addresses outside of the DHCP range", choice.addresses());
+        let size = choice.addresses();
+        choice.first = ask
+            .choice(&question, &usual, flag, |text| first_address(text, size, found.network()))
+            .await?;
+        Ok(choice)
+    }
+
+    /// How many addresses the file names, with the gap before those of the workers.
+    fn addresses(&self) -> u32 {
+        WORKERS_AT + self.workers
+    }
+
+    fn nth(&self, number: u32) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.first).saturating_add(number))
+    }
+}
+
+const DISTROS: [&str; 3] = ["talos", "rke2", "k3s"];
+
+fn distro(text: &str) -> Result<&'static str, String> {
+    let known = DISTROS.into_iter().find(|distro| text.eq_ignore_ascii_case(distro));
+    known.ok_or_else(|| format!("`{text}` is not one of talos, rke2, k3s"))
+}
+
+/// `3+2`.
+fn machines(text: &str) -> Result<(u32, u32), String> {
+    let form = || format!("`{text}` is not of the form 3+2");
+    let (control_planes, workers) = text.split_once('+').ok_or_else(form)?;
+    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| form());
+    match (number(control_planes)?, number(workers)?) {
+        (1 | 3 | 5 | 7, 200..) => Err("more than 199 workers need address ranges of your own: edit the file".to_owned()),
+        (control_planes @ (1 | 3 | 5 | 7), workers) => Ok((control_planes, workers)),
+        _ => Err("etcd needs 1, 3, 5 or 7 control planes: an even number survives no more failures than one less".to_owned()),
+    }
+}
+
+fn first_address(text: &str, size: u32, network: Option<ipnet::Ipv4Net>) -> Result<Ipv4Addr, String> {
+    let first: Ipv4Addr = text.parse().map_err(|_| format!("`{text}` is not an IPv4 address"))?;
+    let last = Ipv4Addr::from(u32::from(first).saturating_add(size - 1));
+    match network {
+        Some(network) if !network.contains(&first) || !network.contains(&last) || last == network.broadcast() => {
+            Err(format!("{first} to {last} are not all in {}", network.trunc()))
+        }
+        _ => Ok(first),
+    }
+}
+
+/// Writes the cluster file, and the schema that its first line names.
+pub(super) fn write_files(file: &Path, text: &str) -> Result<(), CommandError> {
+    let write = |path: &Path, text: &str| {
+        std::fs::write(path, text).map_err(|error| CommandError::new(format!("cannot write {}", path.display())).caused_by(error))
+    };
+    write(&file.with_file_name(SCHEMA), &mainstay_spec::schema::schema_text())?;
+    write(file, text)
 }
 
 /// Looks at hosts, storages and bridges.
-pub(super) async fn scan(pve: &Client, endpoint: String, fingerprint: Fingerprint) -> Result<DatacenterScan, CommandError> {
+pub(super) async fn scan(
+    pve: &Client,
+    endpoint: String,
+    fingerprint: Option<Fingerprint>,
+) -> Result<DatacenterScan, CommandError> {
     let hosts = pve.call(host::list()).await?;
     let online: Vec<pve_api::Host> = hosts
         .iter()
@@ -136,25 +268,29 @@ impl DatacenterScan {
     pub(super) fn network(&self) -> Option<ipnet::Ipv4Net> {
         self.bridge().1.and_then(|cidr| cidr.parse().ok())
     }
+
+    /// An address of that network by its number, or of an example where the network is unknown.
+    fn address(&self, number: u8) -> Ipv4Addr {
+        let network = self.network().unwrap_or(EXAMPLE);
+        nth(network, number)
+    }
 }
 
-/// The file. What was found is filled in; a guess is marked by a comment. `first`: the number of the first address.
-pub(super) fn write(name: &str, found: &DatacenterScan, token_file: Option<&str>, first: u8) -> String {
+/// The file. What was found and chosen is filled in; a guess is marked by a comment.
+pub(super) fn write(name: &str, found: &DatacenterScan, token_file: Option<&str>, choice: &Choice) -> String {
     let mut text = String::new();
     let (bridge, _) = found.bridge();
-    let network = found.network();
-    let address = |last: u8| network.map_or_else(|| format!("10.0.0.{last}"), |network| nth(network, last));
+    let network = found.network().unwrap_or(EXAMPLE);
+    let _ = writeln!(text, "# yaml-language-server: $schema={SCHEMA}");
     let _ = writeln!(
         text,
         "# Written by `mainstay {}` from what it found. Change it as you like.",
         if token_file.is_some() { "setup" } else { "init" }
     );
     let _ = writeln!(text, "name: {name}\n\ndatacenter:\n  endpoint: {}", found.endpoint);
-    let _ = writeln!(
-        text,
-        "  fingerprint: \"{}\"   # compare: pvenode cert info",
-        found.fingerprint
-    );
+    if let Some(fingerprint) = found.fingerprint {
+        let _ = writeln!(text, "  fingerprint: \"{fingerprint}\"   # compare: pvenode cert info");
+    }
     if let Some(file) = token_file {
         let _ = writeln!(text, "  token-file: {file}   # keep it out of git");
     }
@@ -173,37 +309,61 @@ pub(super) fn write(name: &str, found: &DatacenterScan, token_file: Option<&str>
             "  # storage: {{ images: local, disks: local-lvm }}   # no suitable storage was found"
         )),
     }
-    let cidr = network.map_or_else(|| "10.0.0.0/24".to_owned(), |network| network.trunc().to_string());
-    let gateway = network.map_or_else(|| "10.0.0.1".to_owned(), |network| nth(network, 1));
+    let (cidr, gateway) = (network.trunc(), nth(network, 1));
     let _ = writeln!(
         text,
         "\nnetwork:\n  cidr: {cidr}\n  gateway: {gateway}   # the router of this network (a guess)"
     );
     let _ = writeln!(text, "  bridge: {bridge}\n  dns: [1.1.1.1, 8.8.8.8]");
-    let _ = writeln!(
-        text,
-        "  # vip: {}   # an unused address; needed with three control planes",
-        address(20)
-    );
-    let _ = writeln!(text, "\npools:\n  # addresses must be unused and outside of the DHCP range");
-    let _ = writeln!(
-        text,
-        "  control-plane: {{ count: 1, cpu: 4, memory: 8GiB, disk: 40GiB, addresses: {}+ }}",
-        address(first)
-    );
-    let _ = writeln!(
-        text,
-        "  worker: {{ count: 1, cpu: 4, memory: 8GiB, disk: 60GiB, addresses: {}+ }}",
-        address(first.saturating_add(10))
-    );
+    write_machines(&mut text, network, choice);
     text
 }
 
+/// The virtual address, the distribution and the pools. With one control plane there is nothing to share an address.
+fn write_machines(text: &mut String, network: ipnet::Ipv4Net, choice: &Choice) {
+    let highly_available = choice.control_planes > 1;
+    let _ = if highly_available {
+        writeln!(
+            text,
+            "  vip: {}   # an unused address: the control planes answer here in turn",
+            choice.first
+        )
+    } else {
+        let vip = nth(network, 20);
+        writeln!(text, "  # vip: {vip}   # an unused address; needed with three control planes")
+    };
+    // Images of rke2 and k3s bring less along, so that their disks are larger by default.
+    let (control_plane_disk, worker_disk) = match choice.distro {
+        "talos" => ("disk: 40GiB, ", "disk: 60GiB, "),
+        _ => ("", ""),
+    };
+    let _ = match choice.distro {
+        "talos" => Ok(()),
+        "rke2" => writeln!(text, "\nrke2: {{ image: ubuntu-24.04 }}"),
+        distro => writeln!(text, "\n{distro}: {{ image: debian-13 }}"),
+    };
+    let first = choice.nth(u32::from(highly_available));
+    let _ = writeln!(text, "\npools:\n  # addresses must be unused and outside of the DHCP range");
+    let _ = writeln!(
+        text,
+        "  control-plane: {{ count: {}, cpu: 4, memory: 8GiB, {control_plane_disk}addresses: {first}+ }}",
+        choice.control_planes
+    );
+    if choice.workers > 0 {
+        let _ = writeln!(
+            text,
+            "  worker: {{ count: {}, cpu: 4, memory: 8GiB, {worker_disk}addresses: {}+ }}",
+            choice.workers,
+            choice.nth(WORKERS_AT)
+        );
+    }
+}
+
 /// The n-th host address of a network, or its last one if it has fewer.
-fn nth(network: ipnet::Ipv4Net, n: u8) -> String {
+fn nth(network: ipnet::Ipv4Net, n: u8) -> Ipv4Addr {
     let hosts = network.hosts();
     let picked = hosts.clone().nth(usize::from(n) - 1).or_else(|| hosts.last());
-    picked.map_or_else(String::new, |address| address.to_string())
+    picked.unwrap_or(network.addr())
 }
 
 #[cfg(test)]
@@ -214,14 +374,14 @@ mod tests {
     fn what_was_seen_becomes_a_file_that_can_be_read() {
         let found = DatacenterScan {
             endpoint: "https://pve.lan:8006".into(),
-            fingerprint: Fingerprint::from_bytes([7; 32]),
+            fingerprint: Some(Fingerprint::from_bytes([7; 32])),
             hosts: vec!["pve1".into(), "pve2".into()],
             images: None,
             almost: Some(("local".into(), "iso,vztmpl".into())),
             disks: Some("local-lvm".into()),
             bridges: vec![("vmbr1".into(), None), ("vmbr0".into(), Some("192.168.7.2/24".into()))],
         };
-        let text = write("homelab", &found, None, FIRST_ADDRESS);
+        let text = write("homelab", &found, None, &Choice::usual(&found, FIRST_ADDRESS));
         let checked = mainstay_spec::load(&text, "cluster.yaml", &mainstay_spec::Environment::default(), &|_| None)
             .unwrap_or_else(|faults| panic!("{faults:?}\n{text}"));
         assert_eq!(checked.spec.network.bridge.as_str(), "vmbr0");
@@ -230,5 +390,35 @@ mod tests {
             checked.spec.datacenter.storage.images.as_ref().map(AsRef::as_ref),
             Some("local")
         );
+        for (distro, control_planes, workers) in [("rke2", 3, 0), ("k3s", 1, 2), ("talos", 5, 30)] {
+            let choice = Choice {
+                distro,
+                control_planes,
+                workers,
+                first: Ipv4Addr::new(192, 168, 7, 211),
+            };
+            let text = write("homelab", &found, Some("cluster.token"), &choice);
+            let checked = mainstay_spec::load(&text, "cluster.yaml", &mainstay_spec::Environment::default(), &|_| None)
+                .unwrap_or_else(|faults| panic!("{faults:?}\n{text}"));
+            assert_eq!(checked.spec.machines.len() as u32, control_planes + workers, "{text}");
+            assert_eq!(checked.spec.network.vip.is_some(), control_planes > 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_makes_no_cluster_is_refused_with_the_reason() {
+        let network = Some("192.168.7.0/24".parse().expect("a network"));
+        assert_eq!(machines("3 + 2"), Ok((3, 2)));
+        assert!(machines("2+1").unwrap_err().contains("even number"));
+        assert!(machines("three").unwrap_err().contains("3+2"));
+        assert_eq!(distro("K3s"), Ok("k3s"));
+        assert!(distro("kubeadm").is_err());
+        assert!(first_address("192.168.7.211", 12, network).is_ok());
+        assert!(
+            first_address("192.168.7.250", 12, network)
+                .unwrap_err()
+                .contains("not all in 192.168.7.0/24")
+        );
+        assert!(first_address("10.0.0.1", 12, network).is_err());
     }
 }

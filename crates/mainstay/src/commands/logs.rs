@@ -1,14 +1,23 @@
 //! `logs`: the kept runs of a cluster.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
 use crate::args::LogsArgs;
 use crate::error::CommandError;
 use crate::output::Output;
 use crate::run_log::{KeptRun, kept_runs};
 use crate::session::Session;
-use crate::view::{self, EventReader, JsonView, PlainView};
-use crate::wire::{ReportEvent, WireEvent};
+use crate::view;
+use crate::wire::{EventLine, ReportEvent, WireEvent};
 
-pub fn run(session: &Session, args: &LogsArgs, output: Output) -> Result<(), CommandError> {
+/// How long a run is shown on a terminal, unless another speed is asked for.
+const SHOWN_FOR: Duration = Duration::from_secs(10);
+/// The time between two frames.
+const FRAME: Duration = Duration::from_millis(100);
+
+pub async fn run(session: &Session, args: &LogsArgs, output: Output) -> Result<(), CommandError> {
     let folder = session.process_env.runs();
     let unreadable = |error: std::io::Error| CommandError::unreadable(&folder, &error);
     let runs = kept_runs(&folder, session.spec().name.as_str(), session.datacenter()).map_err(unreadable)?;
@@ -24,18 +33,28 @@ pub fn run(session: &Session, args: &LogsArgs, output: Output) -> Result<(), Com
                 .why(format!("{} of this cluster are kept", view::count(runs.len(), "run")))
                 .help("`mainstay logs` lists them")
         })?;
-    replay(kept, output).map_err(unreadable)
+    replay(&kept.lines().map_err(unreadable)?, args.speed, output).await;
+    Ok(())
 }
 
-/// In the views of a running run. A finished run is read, not watched, so it is shown as plain lines on terminals too.
-fn replay(run: &KeptRun, output: Output) -> std::io::Result<()> {
-    let mut reader: Box<dyn EventReader> = if output.json {
-        Box::new(JsonView::new(output))
-    } else {
-        Box::new(PlainView::new(output))
-    };
-    run.lines()?.iter().for_each(|line| reader.line(line));
-    Ok(())
+/// In the view of a running run. Where that is drawn on a terminal, time passes as it did, only faster.
+async fn replay(lines: &[EventLine], speed: Option<f64>, output: Output) {
+    let mut reader = view::reader(output);
+    let took = lines.iter().map(EventLine::time).max().unwrap_or_default();
+    let speed = speed.unwrap_or_else(|| took.div_duration_f64(SHOWN_FOR).max(1.0));
+    let began = Instant::now();
+    for line in lines {
+        loop {
+            let left = line.time().saturating_sub(began.elapsed().mul_f64(speed));
+            if !output.live || left.is_zero() {
+                break;
+            }
+            sleep(left.div_f64(speed).min(FRAME)).await;
+            reader.tick(began.elapsed().mul_f64(speed).min(line.time()));
+        }
+        reader.line(line);
+    }
+    reader.finish();
 }
 
 fn list(runs: &[KeptRun], output: Output) -> std::io::Result<()> {

@@ -10,7 +10,7 @@ use crate::exit;
 use crate::output::Output;
 use crate::run::plan_text;
 use crate::session::Session;
-use crate::wire::{EventLine, PlanEvent, WireEvent};
+use crate::wire::{EventLine, PlanEvent, WireEvent, pools};
 
 pub async fn run(session: &Session, args: &PlanArgs, output: Output) -> Result<(), CommandError> {
     up::warnings(session, output);
@@ -36,7 +36,7 @@ pub async fn run(session: &Session, args: &PlanArgs, output: Output) -> Result<(
         return Err(RunError::Refused(plan.into()).into());
     }
     if output.json {
-        output.print(EventLine::untimed(WireEvent::Plan(PlanEvent::new(&plan))).to_json());
+        output.print(EventLine::untimed(WireEvent::Plan(PlanEvent::new(&plan, &pools(session.spec())))).to_json());
     } else {
         output.print(plan_text(&plan, &seen, session, output));
         if !plan.is_settled() {

@@ -1,8 +1,7 @@
 //! `setup`: makes user, roles, access list and API token for one cluster through the API, and writes the cluster file with what it found.
 
 mod access;
-mod addresses;
-mod ask;
+pub(super) mod addresses;
 mod connect;
 mod token_file;
 mod undo;
@@ -20,6 +19,7 @@ use pve_api::{Client, ClientOptions, Content, Endpoint};
 use rand::Rng;
 use uuid::Uuid;
 
+use super::ask::Questions;
 use super::{init, trust};
 use crate::args::SetupArgs;
 use crate::error::CommandError;
@@ -27,7 +27,6 @@ use crate::output::Output;
 use crate::process_env::ProcessEnv;
 use crate::session::{self, Session};
 use access::{Access, Change};
-use ask::Questions;
 use token_file::TokenFile;
 
 /// Where everything goes, and how Proxmox VE is reached.
@@ -68,7 +67,8 @@ pub async fn run(file: &Path, args: &SetupArgs, process_env: ProcessEnv, output:
     }
     may_set_up(&pve).await?;
     let has_secret = kept.as_ref().is_some_and(|kept| kept.token.is_some());
-    let changes = access::missing(&pve, &access, id, has_secret).await?;
+    let (changes, notes) = access::missing(&pve, &access, id, has_secret).await?;
+    notes.iter().for_each(|note| output.status(format!("note: {note}")));
     let import = import_change(&pve, spec).await?;
     let import = approve(&site, &access, &changes, text.is_some(), import, args, &mut ask, output).await?;
 
@@ -82,8 +82,7 @@ pub async fn run(file: &Path, args: &SetupArgs, process_env: ProcessEnv, output:
         add_import(&pve, definition).await?;
     }
     if let Some(text) = &text {
-        std::fs::write(&site.file, text)
-            .map_err(|error| CommandError::new(format!("cannot write {}", site.file.display())).caused_by(error))?;
+        init::write_files(&site.file, text)?;
     }
     check_token(&site, &grants).await?;
     output.status(format!(
@@ -95,6 +94,9 @@ pub async fn run(file: &Path, args: &SetupArgs, process_env: ProcessEnv, output:
         output.status(format!("cannot add it to .gitignore: {error}"));
     }
     output.status(format!("Review {}, then: mainstay plan", site.file.display()));
+    if text.is_some() && site.present.is_none() && ask.can_ask() {
+        output.status("To choose the distribution, the number of machines and their addresses: mainstay init --force");
+    }
     Ok(())
 }
 
@@ -184,9 +186,9 @@ async fn cluster_file(site: &Site, args: &SetupArgs, pve: &Client) -> Result<(Op
             let Trust::Pin(fingerprint) = &site.trust else {
                 return Err(CommandError::usage("no certificate is pinned"));
             };
-            let found = init::scan(pve, site.endpoint.clone(), *fingerprint).await?;
+            let found = init::scan(pve, site.endpoint.clone(), Some(*fingerprint)).await?;
             let first = addresses::free_block(&site.env, found.network()).await;
-            init::write(&args.name, &found, Some(name), first)
+            init::write(&args.name, &found, Some(name), &init::Choice::usual(&found, first))
         }
     };
     let folder = site.file.parent().map(Path::to_path_buf).unwrap_or_default();

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::args::UpArgs;
 use crate::error::CommandError;
 use crate::output::Output;
-use crate::run::{Prompt, log_name, run_with_views};
+use crate::run::{Prompt, file_flag, log_name, run_with_views};
 use crate::run_log::RunLog;
 use crate::session::Session;
 use crate::view;
@@ -124,11 +124,7 @@ fn settled(session: &Session, report: &RunReport, took: Duration) -> Vec<String>
     };
     let mut lines = vec![format!("{} is settled: {nodes}. {steps}.", spec.name)];
     lines.extend(report.held.iter().map(|held| format!("unchanged: {}", held_line(held))));
-    let file = if session.file.as_os_str() == "cluster.yaml" {
-        String::new()
-    } else {
-        format!("-f {} ", session.file.display())
-    };
+    let file = file_flag(&session.file.display().to_string());
     lines.push(format!("Next: mainstay {file}kubeconfig --merge && kubectl get nodes"));
     lines
 }

@@ -1,14 +1,16 @@
 //! Lines of the stream, and the translation of engine events into them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_engine::{Event, EventRecord, StepEvent};
 use mainstay_plan::{Plan, StepId};
+use mainstay_spec::Spec;
 use serde::{Deserialize, Serialize};
 
 use super::error::{ErrorEvent, ErrorKind};
-use super::plan::PlanEvent;
+use super::plan::{PlanEvent, pools};
 
 /// The version of the format. Fields may be added to a version; none is renamed, removed or given another type.
 const VERSION: u8 = 1;
@@ -128,6 +130,8 @@ pub enum StepState {
         #[serde(rename = "for")]
         reason: String,
         limit: f64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        transfer: Option<TransferState>,
     },
     /// A request failed in a way that may pass; the step is tried again.
     Retry {
@@ -143,6 +147,22 @@ pub enum StepState {
         why: Vec<String>,
         help: Vec<String>,
     },
+}
+
+/// How far a copy or a download is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TransferState {
+    /// 0 to 100.
+    pub percent: f64,
+    /// Bytes so far. Absent, with `total`, where the task tells a percentage only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    /// Bytes per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
 }
 
 /// How a run ended.
@@ -175,13 +195,16 @@ pub struct NodeCounts {
 pub struct EventEncoder {
     /// What is asked when a plan needs approval.
     question: String,
+    /// The pool of each machine of the cluster file.
+    pools: BTreeMap<String, String>,
     plan: Option<Arc<Plan>>,
 }
 
 impl EventEncoder {
-    pub fn new(question: impl Into<String>) -> Self {
+    pub fn new(question: impl Into<String>, spec: &Spec) -> Self {
         Self {
             question: question.into(),
+            pools: pools(spec),
             plan: None,
         }
     }
@@ -191,7 +214,7 @@ impl EventEncoder {
             Event::Observing { round } => WireEvent::Look { round: *round },
             Event::Planned(plan) => {
                 self.plan = Some(plan.clone());
-                WireEvent::Plan(PlanEvent::new(plan))
+                WireEvent::Plan(PlanEvent::new(plan, &self.pools))
             }
             Event::Approval { removes } => WireEvent::Approval {
                 question: self.question.clone(),
@@ -219,9 +242,15 @@ impl EventEncoder {
 fn state(now: &StepEvent) -> StepState {
     match now {
         StepEvent::Begin => StepState::Begin,
-        StepEvent::Wait { what, limit } => StepState::Wait {
+        StepEvent::Wait { what, limit, transfer } => StepState::Wait {
             reason: what.clone(),
             limit: seconds(*limit),
+            transfer: transfer.as_ref().map(|transfer| TransferState {
+                percent: (transfer.percent * 10.0).round() / 10.0,
+                done: transfer.bytes.map(|(done, _)| done),
+                total: transfer.bytes.map(|(_, total)| total),
+                rate: transfer.rate,
+            }),
         },
         StepEvent::Retry { why } => StepState::Retry { why: why.clone() },
         StepEvent::Done { took } => StepState::Done { took: seconds(*took) },

@@ -1,6 +1,9 @@
 //! A plan in the stream: its counts, and every step, so that a reader can draw all of it.
 
+use std::collections::BTreeMap;
+
 use mainstay_plan::{Plan, Step, Subject};
+use mainstay_spec::{Machine, Spec};
 use serde::{Deserialize, Serialize};
 
 use super::event::seconds;
@@ -78,6 +81,9 @@ pub struct PlanSubject {
     /// Absent for the cluster and the schematic, of which there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The pool of a machine that is in the cluster file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -124,8 +130,15 @@ pub struct DriftEntry {
     pub what: String,
 }
 
+/// The pool of each machine of a cluster file.
+pub fn pools(spec: &Spec) -> BTreeMap<String, String> {
+    let pool = |machine: &Machine| (machine.name.to_string(), machine.pool.to_string());
+    spec.machines.iter().map(pool).collect()
+}
+
 impl PlanEvent {
-    pub fn new(plan: &Plan) -> Self {
+    /// `pools`: the pool of each machine of the cluster file.
+    pub fn new(plan: &Plan, pools: &BTreeMap<String, String>) -> Self {
         let sums = plan.summary();
         let held = plan.held.iter().map(|held| HeldEntry {
             on: held.subject.to_string(),
@@ -153,7 +166,7 @@ impl PlanEvent {
                 leftovers_to_remove: sums.leftovers_to_remove,
                 unchanged: sums.unchanged,
             },
-            list: plan.steps.iter().map(PlanStep::new).collect(),
+            list: plan.steps.iter().map(|step| PlanStep::new(step, pools)).collect(),
             held_list: held.collect(),
             drift: drift.collect(),
             notes: plan.notes.clone(),
@@ -167,11 +180,11 @@ impl PlanEvent {
 }
 
 impl PlanStep {
-    fn new(step: &Step) -> Self {
+    fn new(step: &Step, pools: &BTreeMap<String, String>) -> Self {
         Self {
             id: step.id.0,
             on: step.subject.to_string(),
-            subject: PlanSubject::new(&step.subject),
+            subject: PlanSubject::new(&step.subject, pools),
             action: step.action.name().to_owned(),
             doing: step.action.info().progress.to_owned(),
             detail: step.action.detail(),
@@ -201,7 +214,7 @@ impl PlanStep {
 }
 
 impl PlanSubject {
-    fn new(subject: &Subject) -> Self {
+    fn new(subject: &Subject, pools: &BTreeMap<String, String>) -> Self {
         let kind = match subject {
             Subject::Cluster => SubjectKind::Cluster,
             Subject::Schematic => SubjectKind::Schematic,
@@ -215,6 +228,10 @@ impl PlanSubject {
             Subject::Cluster | Subject::Schematic => None,
             other => Some(other.to_string()),
         };
-        Self { kind, name }
+        let pool = match subject {
+            Subject::Machine(name) => pools.get(name).cloned(),
+            _ => None,
+        };
+        Self { kind, name, pool }
     }
 }

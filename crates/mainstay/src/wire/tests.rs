@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use expect_test::expect_file;
 
-use super::event::{EventLine, NodeCounts, ReportEvent, RunHeader, StepState, StepUpdate, WireEvent};
+use super::event::{EventLine, NodeCounts, ReportEvent, RunHeader, StepState, StepUpdate, TransferState, WireEvent};
 use super::plan::{DriftEntry, HeldEntry, PlanCounts, PlanEvent, PlanStep, PlanSubject, SubjectKind};
 use super::{ErrorEvent, ErrorKind};
 
@@ -53,6 +53,12 @@ fn samples() -> Vec<EventLine> {
         step(StepState::Wait {
             reason: "etcd does not list prod-cp-1".into(),
             limit: 600.0,
+            transfer: Some(TransferState {
+                percent: 38.7,
+                done: Some(120_000_000),
+                total: Some(310_000_000),
+                rate: Some(25_000_000),
+            }),
         }),
         step(StepState::Retry {
             why: "Proxmox VE cannot be reached".into(),
@@ -125,6 +131,7 @@ fn plan() -> PlanEvent {
         subject: PlanSubject {
             kind,
             name: name.map(str::to_owned),
+            pool: name.map(|_| "control-plane".to_owned()),
         },
         action: action.into(),
         doing: "deleting".into(),

@@ -6,6 +6,7 @@ mod datacenter;
 mod demo;
 mod examples;
 mod file;
+mod first_minutes;
 mod interrupted;
 mod jump;
 mod life;

@@ -114,18 +114,7 @@ impl Stage {
 
     /// Begins a run on a pseudo-terminal.
     pub fn on_terminal(&self, arguments: &[&str]) -> OnTerminal<'_> {
-        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&master).expect("is ours");
-        unlockpt(&master).expect("is open");
-        let name = ptsname(&master, Vec::new()).expect("a name").into_string().expect("text");
-        let slave = || {
-            std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(&name)
-                .expect("the other end")
-        };
+        let (master, slave) = terminal();
         let mut command = self.command(arguments);
         let child = command
             .stdin(slave())
@@ -133,7 +122,6 @@ impl Stage {
             .stderr(slave())
             .spawn()
             .expect("the program runs");
-        let master = std::fs::File::from(master);
         OnTerminal {
             stage: self,
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
@@ -141,6 +129,38 @@ impl Stage {
             keyboard: master.try_clone().expect("a copy"),
             screen: Heard::from(master),
         }
+    }
+
+    /// A run on a terminal that is closed as soon as it shows this text. The exit code.
+    pub fn close_terminal_at(&self, arguments: &[&str], text: &str) -> Option<i32> {
+        let (mut master, slave) = terminal();
+        let mut command = self.command(arguments);
+        let child = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn();
+        // The command keeps its ends of the terminal open.
+        drop(command);
+        let mut shown = Vec::new();
+        let mut buffer = [0; 4096];
+        while !String::from_utf8_lossy(&shown).contains(text) {
+            let length = master.read(&mut buffer).expect("shows the question");
+            shown.extend(&buffer[..length]);
+        }
+        drop(master);
+        child.expect("the program runs").wait().expect("ends").code()
+    }
+
+    /// A run that reads this text from a pipe.
+    pub fn run_with_stdin(&self, arguments: &[&str], text: &str) -> Said {
+        let mut command = self.command(arguments);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program runs");
+        let mut stdin = child.stdin.take().expect("is piped");
+        stdin.write_all(text.as_bytes()).expect("is read");
+        drop(stdin);
+        self.finish(arguments, child.wait_with_output().expect("ends"))
     }
 
     pub fn run(&self, arguments: &[&str]) -> Said {
@@ -305,6 +325,20 @@ impl OnTerminal<'_> {
     }
 }
 
+/// A pseudo-terminal: its keyboard and screen, and what opens its other end.
+fn terminal() -> (std::fs::File, impl Fn() -> std::fs::File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    grantpt(&master).expect("is ours");
+    unlockpt(&master).expect("is open");
+    let name = ptsname(&master, Vec::new()).expect("a name").into_string().expect("text");
+    let slave = move || {
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).open(&name).expect("the other end")
+    };
+    (std::fs::File::from(master), slave)
+}
+
 #[expect(clippy::disallowed_methods, reason = "the shell sends signals, which std does not")]
 fn signal(child: &Child, name: &str) {
     let line = format!("kill -{name} {}", child.id());
@@ -346,7 +380,13 @@ impl Said {
 
 /// The lines of a run in an order of their own: who is first among machines is up to the moment, and so is what is waited for.
 pub fn in_order(text: &str) -> String {
-    let waits = [" 0:00 wait ", " 0:00 retry ", r#""event":"wait""#, r#""event":"retry""#];
+    let waits = [
+        " 0:00 wait ",
+        " 0:00 still ",
+        " 0:00 retry ",
+        r#""event":"wait""#,
+        r#""event":"retry""#,
+    ];
     let lines = text.lines().filter(|line| !waits.iter().any(|wait| line.contains(wait)));
     let (mut moments, rest): (Vec<&str>, Vec<&str>) =
         lines.partition(|line| line.starts_with(" 0:00 ") || line.contains(r#""type":"step""#));

@@ -25,6 +25,9 @@ const LOGIN_LIMIT: Duration = Duration::from_secs(900);
 /// A refused key within this time after the start of the VM means that cloud-init has not written it yet.
 const BOOT: Duration = Duration::from_secs(300);
 
+/// A slow host needs no longer for the first boot of a cloud image.
+const FIRST_BOOT: Duration = Duration::from_secs(120);
+
 /// Commands of another run may hold the guest's lock for this long.
 const LOCK_LIMIT: Duration = Duration::from_secs(300);
 
@@ -228,9 +231,14 @@ impl RancherAccess {
     /// Waits for the machine's first login and proves it. Returns the host key to record in its mark, before anything secret is sent.
     pub async fn prove(&self, machine: &MachineAccess, progress: &dyn WaitReporter) -> Result<SshHostKey, Failure> {
         let what = format!("{} accepted no SSH login", machine.name);
+        let began = Instant::now();
         let proved = until(self, progress, &what, LOGIN_LIMIT, async || {
             match self.prove_once(machine).await {
                 Ok(key) => Ok(Poll::Done(key)),
+                // Until the guest has had time to boot, its silence is no problem.
+                Err(problem) if problem.is_retryable() && began.elapsed() < FIRST_BOOT => {
+                    Ok(Poll::NotYet("booting: SSH is not up yet".to_owned()))
+                }
                 Err(problem) if problem.is_retryable() => Ok(Poll::NotYet(problem.text())),
                 Err(problem) => Err(problem.into_failure(&machine.name)),
             }

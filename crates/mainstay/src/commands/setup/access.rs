@@ -19,6 +19,7 @@ pub struct Access {
     /// Privileges by role.
     pub roles: BTreeMap<String, BTreeSet<String>>,
     pub entries: Vec<AclEntry>,
+    user_prefix: String,
     role_prefix: String,
 }
 
@@ -52,6 +53,7 @@ impl Access {
             roles: names.into_iter().map(|(privileges, name)| (name, privileges)).collect(),
             user,
             entries,
+            user_prefix: format!("mainstay-{cluster}-"),
             role_prefix,
         }
     }
@@ -196,6 +198,8 @@ fn principal(entry: &AclEntry) -> String {
 /// What is there of it.
 struct Present {
     user: bool,
+    /// Users of other setups of a cluster of this name.
+    namesakes: Vec<String>,
     tokens: Vec<Token>,
     roles: BTreeMap<String, BTreeSet<String>>,
     acl: Vec<AclEntry>,
@@ -205,6 +209,9 @@ impl Present {
     /// A user or token of this name without the setup id was made by another hand, and is refused.
     async fn read(pve: &Client, access: &Access, id: Uuid) -> Result<Self, CommandError> {
         let users = pve.call(access::users()).await?;
+        let is_namesake = |name: &str| name.starts_with(&access.user_prefix) && *name != *access.user;
+        let namesakes = users.iter().map(|user| user.userid.clone()).filter(|name| is_namesake(name));
+        let namesakes = namesakes.collect();
         let user = users.into_iter().find(|user| user.userid == access.user);
         let foreign = |what: &str| {
             CommandError::refused(format!("{what} exists, and was not made by this setup"))
@@ -225,10 +232,31 @@ impl Present {
         let roles = pve.call(access::roles()).await?;
         Ok(Self {
             user: user.is_some(),
+            namesakes,
             tokens,
             roles: roles.into_iter().map(|role| (role.roleid, role.privs)).collect(),
             acl: pve.call(access::acl()).await?,
         })
+    }
+
+    /// What a person should know although setup leaves it as it is.
+    fn notes(&self, access: &Access) -> Vec<String> {
+        let foreign = self
+            .acl
+            .iter()
+            .filter(|entry| access.is_ours(entry) && !entry.roleid.starts_with(&access.role_prefix));
+        let foreign = foreign.map(|entry| {
+            format!(
+                "{} has {} on {} too, which setup did not give",
+                entry.ugid, entry.roleid, entry.path
+            )
+        });
+        let namesakes = self.namesakes.iter().map(|user| {
+            format!(
+                "user {user} is of another setup of a cluster of this name; if that token is lost: pveum user delete '{user}'"
+            )
+        });
+        foreign.chain(namesakes).collect()
     }
 
     fn has_token(&self) -> bool {
@@ -236,9 +264,13 @@ impl Present {
     }
 }
 
-/// What is missing, in the order in which it is made. `kept`: the token file has the token's secret.
-pub async fn missing(pve: &Client, access: &Access, id: Uuid, kept: bool) -> Result<Vec<Change>, CommandError> {
+/// What is missing, in the order in which it is made, and what else should be known. `kept`: the token file has the token's secret.
+pub async fn missing(pve: &Client, access: &Access, id: Uuid, kept: bool) -> Result<(Vec<Change>, Vec<String>), CommandError> {
     let present = Present::read(pve, access, id).await?;
+    Ok((changes(&present, access, kept)?, present.notes(access)))
+}
+
+fn changes(present: &Present, access: &Access, kept: bool) -> Result<Vec<Change>, CommandError> {
     let mut changes = Vec::new();
     for (name, privileges) in &access.roles {
         let (name, privileges) = (name.clone(), privileges.clone());

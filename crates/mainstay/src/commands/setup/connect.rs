@@ -1,16 +1,15 @@
 //! The connection for `setup`: endpoint, certificate and the administrator's login. Nothing of the login is kept.
 
-use std::path::Path;
 use std::time::Duration;
 
 use mainstay_net::{Env, Fingerprint, Secret, Target, Trust, presented_fingerprint};
 use pve_api::{Class, Client, ClientOptions, Endpoint, Login, cluster};
 
-use super::ask::Questions;
+use super::super::ask::Questions;
 use crate::args::SetupArgs;
 use crate::error::CommandError;
 use crate::output::Output;
-use crate::process_env::ProcessEnv;
+use crate::process_env::{ProcessEnv, read_secret};
 
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -86,9 +85,9 @@ pub async fn log_in(
             ));
         }
     }
-    let code = match (&args.totp_file, &process_env.otp) {
+    let code = match (&args.totp_file, process_env.otp()?) {
         (Some(file), _) => read_secret(file)?,
-        (None, Some(code)) => code.clone(),
+        (None, Some(code)) => code,
         (None, None) => {
             ask.secret(
                 &format!("Code of the second factor of {user}"),
@@ -115,10 +114,4 @@ fn not_accepted(error: pve_api::Error, what: &str, help: &str) -> CommandError {
             .help("nothing was changed");
     }
     error.into()
-}
-
-/// The first line of a file; `-` is stdin.
-fn read_secret(file: &Path) -> Result<Secret<String>, CommandError> {
-    let text = crate::process_env::read_text(file).map_err(|error| CommandError::unreadable(file, &error))?;
-    Ok(Secret::new(text.lines().next().unwrap_or_default().trim_end().to_owned()))
 }

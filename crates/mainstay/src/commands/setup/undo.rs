@@ -3,8 +3,8 @@
 use mainstay_engine::SecretsFile;
 use mainstay_plan::{Mark, Observed};
 
+use super::super::ask::Questions;
 use super::access::{self, Access};
-use super::ask::Questions;
 use super::token_file::TokenFile;
 use super::{Site, connect, look};
 use crate::args::SetupArgs;

@@ -10,6 +10,9 @@ use crate::error::CommandError;
 use crate::output::Output;
 use crate::signals::Signals;
 
+/// How often a question is asked again after an answer that cannot be used.
+const ATTEMPTS: u32 = 3;
+
 /// Asks a person. Signals are caught, so that a hidden answer never leaves the terminal without echo.
 pub struct Questions {
     signals: Signals,
@@ -34,6 +37,24 @@ impl Questions {
             (true, Some(default)) => Ok(default.to_owned()),
             (true, None) => Err(CommandError::usage(format!("no answer to: {question}")).help("nothing was changed")),
         }
+    }
+
+    /// A line of text that `read` understands; the answer to a wrong one is why, and the question again.
+    pub async fn choice<T>(
+        &mut self,
+        question: &str,
+        default: &str,
+        flag: &str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<T, CommandError> {
+        for _ in 0..ATTEMPTS {
+            let answer = self.text(question, Some(default), flag).await?;
+            match read(&answer) {
+                Ok(value) => return Ok(value),
+                Err(why) => drop(writeln!(std::io::stderr(), "  {why}")),
+            }
+        }
+        Err(CommandError::usage(format!("no usable answer to: {question}")).help("nothing was changed"))
     }
 
     pub async fn secret(&mut self, question: &str, flag: &str) -> Result<Secret<String>, CommandError> {
