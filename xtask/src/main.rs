@@ -1,6 +1,7 @@
 //! The gate and the workshop. `cargo xtask` lists what it can do.
 
 mod bans;
+mod capture;
 mod conformance;
 mod dist;
 mod distros;
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 cargo xtask tidy        the rules of the house that no compiler checks: who may depend on whom, who prints, what a text may say
 cargo xtask bans        shows that every banned call and type is in fact refused by clippy
+cargo xtask capture     the captures of the documentation, from runs on a simulated datacenter: [path of a mainstay binary]
 cargo xtask hardship    seeded bad days: --seeds N [--start S]
 cargo xtask dist        the static binary, completions, manual pages and checksums, in target/dist";
 
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.first().map(String::as_str) {
         Some("tidy") => tidy::run(),
         Some("bans") => bans::run(),
+        Some("capture") => capture::run(&arguments[1..]),
         Some("conformance") => conformance::run(&arguments[1..]),
         Some("hardship") => hardship::run(&arguments[1..]),
         Some("dist") => dist::run(),
