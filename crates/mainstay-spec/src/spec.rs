@@ -228,6 +228,18 @@ pub enum Distro {
 }
 
 impl Distro {
+    /// The first one is the one of a file that names none.
+    pub const ALL: [Self; 3] = [Self::Talos, Self::Rke2, Self::K3s];
+
+    /// The section of a new cluster file. A file without one means the first distribution.
+    pub fn new_section(self) -> Option<&'static str> {
+        match self {
+            Self::Talos => None,
+            Self::Rke2 => Some("rke2: { image: ubuntu-24.04 }"),
+            Self::K3s => Some("k3s: { image: debian-13 }"),
+        }
+    }
+
     /// The key of its section in cluster.yaml.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -238,9 +250,7 @@ impl Distro {
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Talos, Self::Rke2, Self::K3s]
-            .into_iter()
-            .find(|distro| distro.as_str() == text)
+        Self::ALL.into_iter().find(|distro| distro.as_str() == text)
     }
 
     /// Its name in messages.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_net::{Entropy, Env, Fingerprint, Target, Tcp, Trust, Wall, presented_fingerprint};
+use mainstay_spec::Distro;
 use pve_api::cluster::HostState;
 use pve_api::{Client, ClientOptions, Content, Endpoint, cluster, host, storage};
 
@@ -58,9 +59,9 @@ pub async fn run(file: &Path, args: InitArgs, process_env: ProcessEnv, output: O
     };
     let mut ask = Questions::new(output);
     let choice = if ask.can_ask() {
-        Choice::ask(&mut ask, &found).await?
+        ClusterChoice::ask(&mut ask, &found).await?
     } else {
-        Choice::usual(&found, FIRST_ADDRESS)
+        ClusterChoice::usual(&found, FIRST_ADDRESS)
     };
     write_files(file, &write(&args.name, &found, token_file.as_deref(), &choice))?;
     output.status(format!(
@@ -123,18 +124,18 @@ async fn look_again(session: &Session) -> Result<DatacenterScan, CommandError> {
 
 /// What the file is to ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Choice {
-    distro: &'static str,
+pub(super) struct ClusterChoice {
+    distro: Distro,
     control_planes: u32,
     workers: u32,
     first: Ipv4Addr,
 }
 
-impl Choice {
+impl ClusterChoice {
     /// One machine of each role. `first`: the number of the first address in the network of the bridge.
     pub(super) fn usual(found: &DatacenterScan, first: u8) -> Self {
         Self {
-            distro: DISTROS[0],
+            distro: Distro::ALL[0],
             control_planes: 1,
             workers: 1,
             first: found.address(first),
@@ -143,9 +144,8 @@ impl Choice {
 
     async fn ask(ask: &mut Questions, found: &DatacenterScan) -> Result<Self, CommandError> {
         let flag = "without a terminal the defaults are written";
-        let distro = ask
-            .choice("Distribution (talos, rke2 or k3s)", DISTROS[0], flag, distro)
-            .await?;
+        let question = format!("Distribution ({})", distros());
+        let distro = ask.choice(&question, Distro::ALL[0].as_str(), flag, distro).await?;
         let (control_planes, workers) = ask.choice("Control planes + workers", "1+1", flag, machines).await?;
         let mut choice = Self {
             distro,
@@ -177,11 +177,13 @@ impl Choice {
     }
 }
 
-const DISTROS: [&str; 3] = ["talos", "rke2", "k3s"];
+/// `talos, rke2, k3s`: the words that answer the question.
+fn distros() -> String {
+    Distro::ALL.map(Distro::as_str).join(", ")
+}
 
-fn distro(text: &str) -> Result<&'static str, String> {
-    let known = DISTROS.into_iter().find(|distro| text.eq_ignore_ascii_case(distro));
-    known.ok_or_else(|| format!("`{text}` is not one of talos, rke2, k3s"))
+fn distro(text: &str) -> Result<Distro, String> {
+    Distro::parse(&text.to_ascii_lowercase()).ok_or_else(|| format!("`{text}` is not one of {}", distros()))
 }
 
 /// `3+2`.
@@ -277,7 +279,7 @@ impl DatacenterScan {
 }
 
 /// The file. What was found and chosen is filled in; a guess is marked by a comment.
-pub(super) fn write(name: &str, found: &DatacenterScan, token_file: Option<&str>, choice: &Choice) -> String {
+pub(super) fn write(name: &str, found: &DatacenterScan, token_file: Option<&str>, choice: &ClusterChoice) -> String {
     let mut text = String::new();
     let (bridge, _) = found.bridge();
     let network = found.network().unwrap_or(EXAMPLE);
@@ -320,7 +322,7 @@ pub(super) fn write(name: &str, found: &DatacenterScan, token_file: Option<&str>
 }
 
 /// The virtual address, the distribution and the pools. With one control plane there is nothing to share an address.
-fn write_machines(text: &mut String, network: ipnet::Ipv4Net, choice: &Choice) {
+fn write_machines(text: &mut String, network: ipnet::Ipv4Net, choice: &ClusterChoice) {
     let highly_available = choice.control_planes > 1;
     let _ = if highly_available {
         writeln!(
@@ -332,15 +334,14 @@ fn write_machines(text: &mut String, network: ipnet::Ipv4Net, choice: &Choice) {
         let vip = nth(network, 20);
         writeln!(text, "  # vip: {vip}   # an unused address; needed with three control planes")
     };
-    // Images of rke2 and k3s bring less along, so that their disks are larger by default.
-    let (control_plane_disk, worker_disk) = match choice.distro {
-        "talos" => ("disk: 40GiB, ", "disk: 60GiB, "),
-        _ => ("", ""),
-    };
-    let _ = match choice.distro {
-        "talos" => Ok(()),
-        "rke2" => writeln!(text, "\nrke2: {{ image: ubuntu-24.04 }}"),
-        distro => writeln!(text, "\n{distro}: {{ image: debian-13 }}"),
+    let _ = choice
+        .distro
+        .new_section()
+        .map_or(Ok(()), |section| writeln!(text, "\n{section}"));
+    // Distributions on cloud images have larger disks by default.
+    let (control_plane_disk, worker_disk) = match choice.distro.new_section() {
+        None => ("disk: 40GiB, ", "disk: 60GiB, "),
+        Some(_) => ("", ""),
     };
     let first = choice.nth(u32::from(highly_available));
     let _ = writeln!(text, "\npools:\n  # addresses must be unused and outside of the DHCP range");
@@ -381,7 +382,7 @@ mod tests {
             disks: Some("local-lvm".into()),
             bridges: vec![("vmbr1".into(), None), ("vmbr0".into(), Some("192.168.7.2/24".into()))],
         };
-        let text = write("homelab", &found, None, &Choice::usual(&found, FIRST_ADDRESS));
+        let text = write("homelab", &found, None, &ClusterChoice::usual(&found, FIRST_ADDRESS));
         let checked = mainstay_spec::load(&text, "cluster.yaml", &mainstay_spec::Environment::default(), &|_| None)
             .unwrap_or_else(|faults| panic!("{faults:?}\n{text}"));
         assert_eq!(checked.spec.network.bridge.as_str(), "vmbr0");
@@ -390,8 +391,8 @@ mod tests {
             checked.spec.datacenter.storage.images.as_ref().map(AsRef::as_ref),
             Some("local")
         );
-        for (distro, control_planes, workers) in [("rke2", 3, 0), ("k3s", 1, 2), ("talos", 5, 30)] {
-            let choice = Choice {
+        for (distro, control_planes, workers) in [(Distro::Rke2, 3, 0), (Distro::K3s, 1, 2), (Distro::Talos, 5, 30)] {
+            let choice = ClusterChoice {
                 distro,
                 control_planes,
                 workers,
@@ -411,7 +412,7 @@ mod tests {
         assert_eq!(machines("3 + 2"), Ok((3, 2)));
         assert!(machines("2+1").unwrap_err().contains("even number"));
         assert!(machines("three").unwrap_err().contains("3+2"));
-        assert_eq!(distro("K3s"), Ok("k3s"));
+        assert_eq!(distro("K3s"), Ok(Distro::K3s));
         assert!(distro("kubeadm").is_err());
         assert!(first_address("192.168.7.211", 12, network).is_ok());
         assert!(

@@ -188,7 +188,7 @@ async fn cluster_file(site: &Site, args: &SetupArgs, pve: &Client) -> Result<(Op
             };
             let found = init::scan(pve, site.endpoint.clone(), Some(*fingerprint)).await?;
             let first = addresses::free_block(&site.env, found.network()).await;
-            init::write(&args.name, &found, Some(name), &init::Choice::usual(&found, first))
+            init::write(&args.name, &found, Some(name), &init::ClusterChoice::usual(&found, first))
         }
     };
     let folder = site.file.parent().map(Path::to_path_buf).unwrap_or_default();

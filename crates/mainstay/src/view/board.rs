@@ -102,14 +102,14 @@ struct Entry<'p> {
 }
 
 /// The machines of a pool, or everything that belongs to no pool.
-struct Group<'p> {
+struct PoolGroup<'p> {
     pool: Option<&'p str>,
     rows: Vec<Entry<'p>>,
 }
 
 /// In the order of the plan: what belongs to no machine comes first, because machines wait for it.
-fn groups(progress: &Progress, now: Duration) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = vec![Group {
+fn groups(progress: &Progress, now: Duration) -> Vec<PoolGroup<'_>> {
+    let mut groups: Vec<PoolGroup<'_>> = vec![PoolGroup {
         pool: None,
         rows: Vec::new(),
     }];
@@ -118,7 +118,7 @@ fn groups(progress: &Progress, now: Duration) -> Vec<Group<'_>> {
         // A machine that left the file has no pool any more.
         let pool = machine.then(|| row.subject.pool.as_deref().unwrap_or("not in the file"));
         let at = groups.iter().position(|group| group.pool == pool).unwrap_or_else(|| {
-            groups.push(Group { pool, rows: Vec::new() });
+            groups.push(PoolGroup { pool, rows: Vec::new() });
             groups.len() - 1
         });
         let state = progress.state(row, now);
@@ -129,7 +129,7 @@ fn groups(progress: &Progress, now: Duration) -> Vec<Group<'_>> {
 }
 
 /// Which rows have room: failed ones, then running ones, then those that wait, each in the order of the plan.
-fn chosen(groups: &[Group<'_>], room: usize) -> Vec<Vec<bool>> {
+fn chosen(groups: &[PoolGroup<'_>], room: usize) -> Vec<Vec<bool>> {
     let rows = groups.iter().enumerate().flat_map(|(number, group)| {
         group.rows.iter().enumerate().map(move |(row, entry)| {
             // The longest wait says most about where the run is slow.
@@ -146,7 +146,7 @@ fn chosen(groups: &[Group<'_>], room: usize) -> Vec<Vec<bool>> {
     shown
 }
 
-fn names_width(groups: &[Group<'_>], shown: &[Vec<bool>], canvas: Canvas) -> usize {
+fn names_width(groups: &[PoolGroup<'_>], shown: &[Vec<bool>], canvas: Canvas) -> usize {
     let rows = groups
         .iter()
         .zip(shown)
@@ -158,7 +158,7 @@ fn names_width(groups: &[Group<'_>], shown: &[Vec<bool>], canvas: Canvas) -> usi
 }
 
 /// `worker  500 machines: 1 failed, 31 booting, 456 waiting, 12 done  (18 shown)`.
-fn heading(group: &Group<'_>, shown: usize, canvas: Canvas) -> BoardLine {
+fn heading(group: &PoolGroup<'_>, shown: usize, canvas: Canvas) -> BoardLine {
     let mut counts: BTreeMap<(RowPhase, &str), usize> = BTreeMap::new();
     for entry in &group.rows {
         let word = match (entry.state.phase, entry.state.stage) {

@@ -92,7 +92,7 @@ fn setup_init_up_and_kubeconfig_make_a_cluster_from_nothing() {
     let said = answer(
         stage.on_terminal(&["init", "--name", "home", "--force"]),
         &[
-            ("Distribution (talos, rke2 or k3s) [talos]:", "nixos"),
+            ("Distribution (talos, rke2, k3s) [talos]:", "nixos"),
             ("`nixos` is not one of talos, rke2, k3s", "talos"),
             ("Control planes + workers [1+1]:", "2+1"),
             ("an even number survives no more failures", ""),
@@ -170,7 +170,7 @@ fn the_third_wrong_answer_ends_init_and_writes_nothing() {
     let stage = sim.stage().with("PROXMOX_VE_ENDPOINT", &sim.endpoint).with("TERM", "dumb");
     let mut typed = stage.on_terminal(&["init"]);
     for _ in 0..3 {
-        typed.screen.until(&["Distribution (talos, rke2 or k3s) [talos]:"]);
+        typed.screen.until(&["Distribution (talos, rke2, k3s) [talos]:"]);
         typed.type_line("kubeadm");
     }
     let said = typed.finish();
