@@ -33,7 +33,7 @@ pub async fn act(step: &Step, clients: &Clients, addresses: &AddressBook, progre
         Action::MachineMark(update) => vm::mark(clients, update).await,
         Action::MachineFill(fill) => disks::fill(clients, ctx, fill).await,
         Action::MachineGrow { vm, slot, to } => disks::grow(clients, progress, vm, slot, *to).await,
-        Action::MachineStart { vm } => vm::start(clients, progress, vm).await,
+        Action::MachineStart { vm } => vm::start(clients, ctx, vm).await,
         Action::MachineChange { vm, settings, mark } => vm::change(clients, vm, settings, mark).await,
         Action::MachineReboot { vm, guest, check } => vm::reboot(clients, ctx, vm, guest, check.as_ref()).await,
         Action::MachineStop { vm, check } => vm::stop(clients, ctx, vm, check.as_ref()).await,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use mainstay_net::Env;
-use mainstay_plan::ClusterSecrets;
+use mainstay_plan::{ClusterSecrets, Lease};
 use mainstay_spec::Spec;
 use pve_api::Client;
 use rand::RngExt as _;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::guest::{self, GuestClients, StepContext};
 use crate::jitter::Jitter;
 use crate::journal::Journal;
-use crate::known::{FactCache, ReadyBefore, VmProof};
+use crate::known::{FactCache, FirstLease, ReadyBefore, VmProof};
 use crate::kube::KubeClients;
 
 /// The clients of one run. `env.dialer` already goes through the jump host where there is one.
@@ -32,6 +32,10 @@ pub struct Clients {
     pub freed: Mutex<BTreeSet<u32>>,
     /// VMIDs that this run claimed, and on which no step of it failed since: no other request can be at work there.
     pub fresh: Mutex<BTreeSet<u32>>,
+    /// When the system disks of this run were last seen being copied, by VMID: a VM that runs for longer began without its disk.
+    pub filled: Mutex<BTreeMap<u32, Instant>>,
+    /// The lease that goes with the claim of the first machine of a new cluster.
+    pub first_lease: Mutex<Option<FirstLease>>,
     /// What was read of machines right before they were stopped, by VMID.
     pub proofs: Mutex<BTreeMap<u32, VmProof>>,
     /// When Proxmox VE last answered that it has quorum.
@@ -70,6 +74,8 @@ impl Clients {
             began: Instant::now(),
             freed: Mutex::default(),
             fresh: Mutex::default(),
+            filled: Mutex::default(),
+            first_lease: Mutex::default(),
             proofs: Mutex::default(),
             quorate_at: tokio::sync::Mutex::default(),
             cordoned: Mutex::default(),
@@ -78,6 +84,12 @@ impl Clients {
             facts: FactCache::default(),
             jitter,
         })
+    }
+
+    /// The lease that the claim of a VM takes with it.
+    pub fn lease_of_claim(&self, vmid: u32) -> Option<Lease> {
+        let first = self.first_lease.lock().expect("plain data");
+        first.as_ref()?.of_claim(vmid, self.env.wall.now())
     }
 
     /// What a step on a guest may use.

@@ -193,7 +193,7 @@ async fn release_cordons(run: &Run<'_>) {
         ..run.policy.clone()
     };
     let Ok(round) = plan_under(run, &policy).await else { return };
-    let limits = Limits::of(&round.observed);
+    let limits = Limits::of(&round.observed, &round.plan);
     let with = Execution {
         clients: run.clients,
         addresses: &round.addresses,
@@ -389,7 +389,7 @@ async fn execute_with_lease(
     observed: &Observed,
     addresses: &AddressBook,
 ) -> Result<ExecutionResult, RunError> {
-    let limits = Limits::of(observed);
+    let limits = Limits::of(observed, plan);
     let stop = run.stop.child_token();
     let with = Execution {
         clients: run.clients,

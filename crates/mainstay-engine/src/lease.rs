@@ -13,12 +13,13 @@ use uuid::Uuid;
 use crate::act::VmLocation;
 use crate::clients::Clients;
 use crate::failure::Failure;
+use crate::known::FirstLease;
 use crate::limits::Limits;
 
 /// A lease that is not renewed ends after this.
 const LASTS: Duration = Duration::from_secs(120);
 const RENEWED: Duration = Duration::from_secs(60);
-/// The machine that is to carry it may be a moment from being made.
+/// A lease that could not be taken may be in a moment.
 const TRIED_AGAIN: Duration = Duration::from_secs(2);
 /// How often it is tried to take it: another client may edit the machine between our read and our write.
 const ATTEMPTS: u32 = 5;
@@ -89,11 +90,13 @@ impl LeaseVm {
             .filter(|_| !self.request.takes_over)
             .cloned()
     }
+}
 
+impl LeaseRequest {
     fn lease(&self, now: Timestamp) -> Lease {
         Lease {
-            who: self.request.holder.0.clone(),
-            since: self.request.since,
+            who: self.holder.0.clone(),
+            since: self.since,
             until: now + LASTS,
         }
     }
@@ -109,9 +112,16 @@ fn first_claimed(plan: &Plan) -> Option<VmRef> {
         .min_by_key(|vm| vm.vmid)
 }
 
-/// Takes the lease, before anything is done. `Some`: another run was faster. Nothing to take where no machine is yet.
+/// Takes the lease, before anything is done. `Some`: another run was faster. Where no machine is yet, the claim of the first one takes it.
 pub async fn take(site: &Clients, limits: &Limits, carrier: &LeaseVm) -> Result<Option<Lease>, Failure> {
-    if !carrier.is_there {
+    let first = (!carrier.is_there).then(|| FirstLease {
+        vmid: carrier.vm.vmid,
+        lease: carrier.request.lease(site.env.wall.now()),
+        lasts: LASTS,
+    });
+    let is_first = first.is_some();
+    *site.first_lease.lock().expect("plain data") = first;
+    if is_first {
         return Ok(None);
     }
     for _ in 1..ATTEMPTS {
@@ -125,23 +135,20 @@ pub async fn take(site: &Clients, limits: &Limits, carrier: &LeaseVm) -> Result<
 
 /// Renews the lease as long as it is polled. Ends when another run has it.
 pub async fn keep(site: &Clients, limits: &Limits, carrier: &LeaseVm) -> Lease {
-    if carrier.is_there {
-        tokio::time::sleep(RENEWED).await;
-    }
+    let mut pause = RENEWED;
     loop {
-        let pause = match renew(site, limits, carrier).await {
+        tokio::time::sleep(pause).await;
+        pause = match renew(site, limits, carrier).await {
             Ok(Some(taken)) => return taken,
             Ok(None) => RENEWED,
-            // It may be one that goes.
-            Err(_) if carrier.is_there => RENEWED / 4,
-            Err(_) => TRIED_AGAIN,
+            // It may be one that goes, or that is not made yet.
+            Err(_) => RENEWED / 4,
         };
-        tokio::time::sleep(pause).await;
     }
 }
 
 async fn renew(site: &Clients, limits: &Limits, carrier: &LeaseVm) -> Result<Option<Lease>, Failure> {
-    write(site, limits, carrier, Some(carrier.lease(site.env.wall.now()))).await
+    write(site, limits, carrier, Some(carrier.request.lease(site.env.wall.now()))).await
 }
 
 /// Takes the lease off.

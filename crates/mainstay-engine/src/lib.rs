@@ -20,6 +20,7 @@ mod known;
 mod kube;
 mod lease;
 mod limits;
+mod node_watch;
 mod observe;
 pub mod preflight;
 mod pve_config;

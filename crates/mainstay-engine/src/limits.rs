@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::channel::oneshot;
-use mainstay_plan::{Action, Observed, StorageAt, StorageKind};
+use mainstay_plan::{Action, Observed, Plan, StorageAt, StorageKind};
 
 /// Tasks that one host works on, whatever its number of cores: as in the bulk actions of PVE itself.
 const TASKS_MAX: usize = 8;
@@ -29,6 +29,8 @@ pub struct Limits {
     shared: BTreeSet<String>,
     /// Storages of block devices.
     blocks: BTreeSet<String>,
+    /// Fills that the plan has for each storage.
+    fills: BTreeMap<LimitKey, usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +50,20 @@ struct Queue {
     asked: u64,
 }
 
+/// A slot that a step asks for, how many there are at first, and how many steps will ask in all, if that is known.
+#[derive(Debug)]
+struct Wanted {
+    slot: LimitKey,
+    size: usize,
+    all: usize,
+}
+
+impl Wanted {
+    fn new(slot: LimitKey, size: usize) -> Self {
+        Self { slot, size, all: 0 }
+    }
+}
+
 #[derive(Debug)]
 struct Waiter {
     slots: Vec<LimitKey>,
@@ -64,25 +80,30 @@ struct SlotPool {
     took: Vec<Duration>,
     /// Their mean before the size was last changed.
     before: Option<Duration>,
+    /// How many begin at once before one has ended.
+    first: usize,
 }
 
 impl SlotPool {
-    fn new(size: usize) -> Self {
+    /// `all`: how many will ask.
+    fn new(size: usize, all: usize) -> Self {
         Self {
             size,
             used: 0,
             waiting: BTreeSet::new(),
             took: Vec::new(),
             before: None,
+            first: first_wave(size, all),
         }
     }
 
     fn has_room(&self) -> bool {
-        self.used < self.size
+        self.used < self.size.min(self.first)
     }
 
     /// One more at once while that makes none slower, one less when it does.
     fn learn(&mut self, took: Duration) {
+        self.first = usize::MAX;
         self.took.push(took);
         if self.took.len() < self.size {
             return;
@@ -97,21 +118,22 @@ impl SlotPool {
     /// PVE did not get the lock of the storage in time.
     fn halve(&mut self) {
         self.size = (self.size / 2).max(1);
+        self.first = usize::MAX;
         self.took.clear();
         self.before = None;
     }
 }
 
 impl Queue {
-    fn ask(&mut self, rank: Duration, slots: Vec<(LimitKey, usize)>) -> (QueueTurn, Vec<LimitKey>, oneshot::Receiver<()>) {
+    fn ask(&mut self, rank: Duration, slots: Vec<Wanted>) -> (QueueTurn, Vec<LimitKey>, oneshot::Receiver<()>) {
         let turn = (Reverse(rank), self.asked);
         self.asked += 1;
         let (granted, receiver) = oneshot::channel();
-        for (slot, size) in &slots {
-            let pool = self.pools.entry(slot.clone()).or_insert_with(|| SlotPool::new(*size));
-            pool.waiting.insert(turn);
+        for Wanted { slot, size, all } in &slots {
+            let pool = self.pools.entry(slot.clone());
+            pool.or_insert_with(|| SlotPool::new(*size, *all)).waiting.insert(turn);
         }
-        let slots: Vec<LimitKey> = slots.into_iter().map(|(slot, _)| slot).collect();
+        let slots: Vec<LimitKey> = slots.into_iter().map(|wanted| wanted.slot).collect();
         let waiter = Waiter {
             slots: slots.clone(),
             granted,
@@ -227,8 +249,8 @@ fn locked(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 }
 
 impl Limits {
-    /// What the hosts and storages can bear.
-    pub fn of(observed: &Observed) -> Self {
+    /// What the hosts and storages can bear, for the steps of a plan.
+    pub fn of(observed: &Observed, plan: &Plan) -> Self {
         let storages = || observed.hosts.values().filter_map(|host| host.storages.yes()).flatten();
         let is_block = |kind: &StorageKind| matches!(kind, StorageKind::LvmThin | StorageKind::Zfs | StorageKind::Rbd);
         let named = |fits: &dyn Fn(&mainstay_plan::HostStorage) -> bool| {
@@ -238,12 +260,19 @@ impl Limits {
                 .collect()
         };
         let cores = observed.hosts.iter().map(|(name, host)| (name.clone(), host.cpus as usize));
-        Self {
+        let mut limits = Self {
             queue: Arc::default(),
             hosts: cores.map(|(name, cores)| (name, tasks_of(cores))).collect(),
             shared: named(&|storage| storage.shared),
             blocks: named(&|storage| is_block(&storage.kind)),
+            fills: BTreeMap::new(),
+        };
+        for step in plan.steps.iter().filter(|step| is_fill(&step.action)) {
+            if let Some(at) = step.action.info().allocates_on {
+                *limits.fills.entry(limits.storage_slot(at)).or_default() += 1;
+            }
         }
+        limits
     }
 
     /// Takes a place in the queue for the slots of an action, at once. `rank`: the longest path from its begin to the end of the plan.
@@ -251,22 +280,23 @@ impl Limits {
         let info = action.info();
         let mut wanted = Vec::new();
         // PVE holds the VM's lock while a task works on it; a second one would wait ten seconds and fail.
-        wanted.extend(info.vm.map(|vm| (LimitKey::Vm(vm.vmid), 1)));
+        wanted.extend(info.vm.map(|vm| Wanted::new(LimitKey::Vm(vm.vmid), 1)));
         // Copies and downloads wait for their storage, not for the cores of the host.
         match (info.allocates_on, info.host) {
             (Some(at), _) => wanted.push(self.storage(at)),
-            (None, Some(host)) => wanted.push((LimitKey::Host(host.to_owned()), self.tasks(host))),
+            (None, Some(host)) => wanted.push(Wanted::new(LimitKey::Host(host.to_owned()), self.tasks(host))),
             (None, None) => {}
         }
-        self.take(rank, wanted, matches!(action, Action::MachineFill(_)))
+        self.take(rank, wanted, is_fill(action))
     }
 
     /// The slot of one VM alone, for a write that belongs to no step: every step comes first.
     pub async fn vm(&self, vmid: u32) -> SlotGuard {
-        self.take(Duration::ZERO, vec![(LimitKey::Vm(vmid), 1)], false).slots().await
+        let wanted = vec![Wanted::new(LimitKey::Vm(vmid), 1)];
+        self.take(Duration::ZERO, wanted, false).slots().await
     }
 
-    fn take(&self, rank: Duration, wanted: Vec<(LimitKey, usize)>, measures: bool) -> Ticket {
+    fn take(&self, rank: Duration, wanted: Vec<Wanted>, measures: bool) -> Ticket {
         let (turn, slots, granted) = locked(&self.queue).ask(rank, wanted);
         let held = SlotGuard {
             queue: self.queue.clone(),
@@ -281,17 +311,38 @@ impl Limits {
         self.hosts.get(host).copied().unwrap_or(1)
     }
 
-    fn storage(&self, at: StorageAt) -> (LimitKey, usize) {
+    fn storage(&self, at: StorageAt) -> Wanted {
         let size = if self.blocks.contains(&at.storage) {
             ALLOCATIONS_ON_BLOCKS
         } else {
             ALLOCATIONS_ON_FILES
         };
-        let slot = LimitKey::Storage {
+        let slot = self.storage_slot(at);
+        let all = self.fills.get(&slot).copied().unwrap_or_default();
+        Wanted { slot, size, all }
+    }
+
+    fn storage_slot(&self, at: StorageAt) -> LimitKey {
+        LimitKey::Storage {
             host: (!self.shared.contains(&at.storage)).then_some(at.host),
             storage: at.storage,
-        };
-        (slot, size)
+        }
+    }
+}
+
+fn is_fill(action: &Action) -> bool {
+    matches!(action, Action::MachineFill(_))
+}
+
+/// Copies that take more than one wave begin with the small wave and not with the large one: it takes as long in all, and those with the
+/// longest remaining path share the storage with fewer.
+fn first_wave(size: usize, all: usize) -> usize {
+    if all <= size {
+        return usize::MAX;
+    }
+    match all % size {
+        0 => size,
+        rest => rest,
     }
 }
 
@@ -403,6 +454,26 @@ mod tests {
     }
 
     #[test]
+    fn of_two_waves_of_copies_the_first_is_the_small_one() {
+        for (all, first) in [
+            (0, usize::MAX),
+            (5, usize::MAX),
+            (6, usize::MAX),
+            (7, 1),
+            (10, 4),
+            (12, 6),
+            (16, 4),
+        ] {
+            assert_eq!(first_wave(6, all), first, "of {all}");
+        }
+        let mut pool = SlotPool::new(6, 10);
+        pool.used = 4;
+        assert!(!pool.has_room());
+        pool.learn(Duration::from_secs(9));
+        assert!(pool.has_room(), "the second wave begins when the first ends");
+    }
+
+    #[test]
     fn slots_go_to_the_longest_remaining_path_and_waiting_ones_hold_none() {
         let limits = limits(2);
         let held = free(&limits, &start("pve1", 100));
@@ -422,7 +493,7 @@ mod tests {
 
     #[test]
     fn allocations_grow_while_none_is_slower_shrink_when_they_are_and_halve_on_a_lock_timeout() {
-        let mut pool = SlotPool::new(3);
+        let mut pool = SlotPool::new(3, 0);
         let mut wave = |seconds: f64| {
             for _ in 0..pool.size {
                 pool.learn(Duration::from_secs_f64(seconds));
@@ -435,7 +506,7 @@ mod tests {
         pool.halve();
         pool.halve();
         assert_eq!(pool.size, 1);
-        let mut fast = SlotPool::new(6);
+        let mut fast = SlotPool::new(6, 0);
         (0..1000).for_each(|_| fast.learn(Duration::from_secs(1)));
         assert_eq!(fast.size, ALLOCATIONS_MAX);
     }

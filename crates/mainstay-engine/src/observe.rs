@@ -24,8 +24,9 @@ use crate::journal::JournalEntry;
 pub use leftovers::{LOG_LINES, all_uses, made_in, writing_task};
 pub use pve::volume_uses_with;
 
-/// How long a foreign machine may take to answer on an address that should be free. On one network an answer takes milliseconds.
-const PROBE: Duration = Duration::from_millis(1500);
+/// How long a foreign machine may take to answer on an address that should be free. On one network an answer takes milliseconds, and a lost
+/// SYN is sent again after a second.
+const PROBE: Duration = Duration::from_millis(1100);
 
 /// Talos and Kubernetes: the only ports that are ever tried on an address that may be a stranger's.
 const PROBED_PORTS: [u16; 2] = [50000, 6443];

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mainstay_plan::{Claim, Fill, NewDisk, NicConfig, Seed, Seen, Setting, StoredImage, VmDisk, VmNic, VmSettings, VolumeUse};
+use mainstay_plan::{
+    Claim, Fill, Lease, Mark, NewDisk, NicConfig, Seed, Seen, Setting, StoredImage, VmDisk, VmNic, VmSettings, VolumeUse,
+};
 use mainstay_spec::{DiskCache, DiskOptions, Firmware, Gib, Mac, Mib};
 use pve_api::{
     Agent, Bios, Boot, Bus, Cache, Description, Drive, IpConfig, Ipv4, Lock, Net, NetModel, Slot, Smbios, Source, Tags, VmConfig,
@@ -33,8 +35,12 @@ pub fn slot(text: &str) -> Result<Slot, Failure> {
 }
 
 /// The config of a new VM without disks.
-pub fn claim_config(claim: &Claim, serial: Option<&str>) -> Result<VmConfig, Failure> {
+pub fn claim_config(claim: &Claim, serial: Option<&str>, lease: Option<Lease>) -> Result<VmConfig, Failure> {
     let shape = &claim.shape;
+    let mark = Mark {
+        lease,
+        ..claim.mark.clone()
+    };
     let mut other = BTreeMap::from([
         ("serial0".to_owned(), "socket".to_owned()),
         ("rng0".to_owned(), "source=/dev/urandom".to_owned()),
@@ -44,7 +50,7 @@ pub fn claim_config(claim: &Claim, serial: Option<&str>) -> Result<VmConfig, Fai
     }
     Ok(VmConfig {
         name: Some(claim.name.clone()),
-        description: Some(description(&claim.mark.write_into(""))?),
+        description: Some(description(&mark.write_into(""))?),
         tags: if claim.tags_follow {
             None
         } else {

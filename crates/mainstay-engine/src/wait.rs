@@ -54,6 +54,11 @@ impl Debounce {
         Self { since: None, steady }
     }
 
+    /// How long it has yet to hold, while it does.
+    pub fn remaining(&self) -> Option<Duration> {
+        Some(self.steady.saturating_sub(self.since?.elapsed()))
+    }
+
     /// `true` when it has held long enough.
     pub fn seen(&mut self, good: bool) -> bool {
         if !good {

@@ -79,6 +79,11 @@ impl Connector {
     }
 
     fn offering(self, protocols: Vec<Vec<u8>>) -> Self {
+        // Connectors that offer the same share one TLS config.
+        let offers = |(config, _): &(Arc<ClientConfig>, _)| config.alpn_protocols == protocols;
+        if self.shared.tls.as_ref().is_none_or(offers) {
+            return self;
+        }
         let mut shared = (*self.shared).clone();
         if let Some((config, _)) = &mut shared.tls {
             Arc::make_mut(config).alpn_protocols = protocols;

@@ -340,10 +340,7 @@ impl<'a> Capacity<'a> {
     }
 
     fn count(&self, host: &str, role: Role) -> usize {
-        self.roles
-            .iter()
-            .find(|((name, of), _)| *name == host && *of == role)
-            .map_or(0, |(_, count)| *count)
+        self.roles.get(&(host, role)).copied().unwrap_or_default()
     }
 
     /// Thin storages that were promised more than they have.

@@ -39,6 +39,8 @@ impl Default for Shape {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CriticalPath {
     pub steps: Vec<(&'static str, Duration)>,
+    /// Until the last machine of the busiest storage can be started: image, fills and resize.
+    pub last_start: Duration,
 }
 
 impl CriticalPath {
@@ -89,8 +91,11 @@ impl CriticalPath {
         let fills = make + copy * shape.sharing.max(1) / together;
         let last = [&image[..], &[("fills of its storage", fills)], &boot, &node].concat();
         let total = |steps: &[(&str, Duration)]| steps.iter().map(|(_, time)| *time).sum::<Duration>();
+        let until_start = [&last[..=image.len()], &boot[..1]].concat();
+        let last_start = pace.scale(total(&until_start));
         let steps = if total(&last) > total(&first) { last } else { first };
         Self {
+            last_start,
             steps: steps.into_iter().map(|(name, time)| (name, pace.scale(time))).collect(),
         }
     }

@@ -237,7 +237,10 @@ impl Datacenter {
         u64::try_from(self.0.began.elapsed().as_micros() / every).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn task_ended(&self, _upid: &str) {
+    pub(crate) fn task_ended(&self, upid: &str) {
+        for observer in self.observers() {
+            observer.task_ended(upid);
+        }
         self.0.ends.send_modify(|count| *count += 1);
     }
 

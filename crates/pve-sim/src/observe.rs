@@ -11,6 +11,9 @@ pub trait Observer: Send + Sync + 'static {
 
     /// `by` is `user@realm` or `user@realm!token`.
     fn effect(&self, _by: &str, _effect: &Effect) {}
+
+    /// A task has ended.
+    fn task_ended(&self, _upid: &str) {}
 }
 
 /// A request and what became of it.

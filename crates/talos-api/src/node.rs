@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mainstay_net::{Connector, Env, Identity, Secret, Target, Trust};
+use mainstay_net::{Alpn, Connector, Env, Identity, Secret, Target, Trust};
 use talos_proto::machine::{
     BootstrapRequest, FileInfo, ListRequest, LogsRequest, ReadRequest, RebootRequest, ResetPartitionSpec, ResetRequest,
     ShutdownRequest, reboot_request,
@@ -29,6 +29,8 @@ pub struct Access {
     env: Env,
     ca_pem: String,
     identity: Identity,
+    /// What all machines are reached with: keys and certificates are parsed once, not for each of them.
+    connector: Arc<Mutex<Option<Connector>>>,
     /// Machines that were asked before: a handshake costs more than all that is asked afterwards.
     known: Arc<Mutex<BTreeMap<Target, Node>>>,
 }
@@ -66,6 +68,7 @@ impl Access {
             env: env.clone(),
             ca_pem,
             identity,
+            connector: Arc::default(),
             known: Arc::default(),
         }
     }
@@ -98,6 +101,24 @@ impl Access {
     }
 
     fn named(&self, at: &Target, server_name: Option<String>) -> Result<Node, Error> {
+        let connector = match server_name {
+            None => self.shared_connector(at)?,
+            server_name => self.connector(at, server_name)?,
+        };
+        Ok(Node {
+            link: Link::new(at, connector)?,
+        })
+    }
+
+    fn shared_connector(&self, at: &Target) -> Result<Connector, Error> {
+        let mut shared = self.connector.lock().expect("nothing panics while it holds the connector");
+        if let Some(connector) = &*shared {
+            return Ok(connector.clone());
+        }
+        Ok(shared.insert(self.connector(at, None)?).clone())
+    }
+
+    fn connector(&self, at: &Target, server_name: Option<String>) -> Result<Connector, Error> {
         let trust = Trust::Ca {
             ca_pem: self.ca_pem.clone(),
             identity: Some(self.identity.clone()),
@@ -105,9 +126,7 @@ impl Access {
         };
         let connector = Connector::new(self.env.dialer.clone(), &trust, self.env.wall, CONNECT);
         let connector = connector.map_err(|source| Error::Credentials { at: at.clone(), source })?;
-        Ok(Node {
-            link: Link::new(at, connector)?,
-        })
+        Ok(connector.with_alpn(Alpn::Http2))
     }
 }
 

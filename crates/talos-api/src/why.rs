@@ -9,7 +9,10 @@ use crate::resource::{
 };
 use crate::service::{Health, Service, ServiceState};
 
-/// What one look at a machine showed. A part that could not be read is empty: the sentence then says less.
+/// Conditions of a machine's readiness, in the order in which one holds up the next.
+const CONDITIONS: [&str; 5] = ["time", "network", "services", "staticPods", "nodeReady"];
+
+/// What one look at a machine showed. A part that could not be read, or holds up nothing, is empty: the sentence then says less.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pub machine: Option<MachineStatus>,
@@ -23,32 +26,69 @@ pub struct Snapshot {
 }
 
 impl Node {
-    /// Looks at everything that can hold up a machine. Fails only where the machine's own status cannot be read.
+    /// Looks at what holds up a machine now: its status says where to look. Fails only where that cannot be read.
     pub async fn look(&self) -> Result<Snapshot, Error> {
         let machine = self.status().await?;
+        let asked = machine.as_ref().map(Asked::by).unwrap_or_default();
         let (services, static_pods, time, servers, network, volumes, diagnostics) = futures::join!(
-            self.services(),
-            self.list::<StaticPodStatus>(),
-            self.get::<TimeStatus>(TimeStatus::ID),
-            self.get::<TimeServers>(TimeServers::ID),
-            self.get::<NetworkStatus>(NetworkStatus::ID),
-            self.list::<VolumeStatus>(),
-            self.list::<Diagnostic>(),
+            answer(asked.services, self.services()),
+            answer(asked.static_pods, self.list::<StaticPodStatus>()),
+            answer(asked.clock, self.get::<TimeStatus>(TimeStatus::ID)),
+            answer(asked.clock, self.get::<TimeServers>(TimeServers::ID)),
+            answer(asked.network, self.get::<NetworkStatus>(NetworkStatus::ID)),
+            answer(asked.volumes, self.list::<VolumeStatus>()),
+            answer(asked.diagnostics, self.list::<Diagnostic>()),
         );
         Ok(Snapshot {
             machine,
-            services: services.unwrap_or_default(),
-            static_pods: static_pods.unwrap_or_default(),
-            time: time.ok().flatten().map(|found| found.spec),
-            time_servers: servers
-                .ok()
-                .flatten()
-                .map(|found| found.spec.time_servers)
-                .unwrap_or_default(),
-            network: network.ok().flatten().map(|found| found.spec),
-            volumes: volumes.unwrap_or_default(),
-            diagnostics: diagnostics.unwrap_or_default().into_iter().map(|found| found.spec).collect(),
+            services,
+            static_pods,
+            time: time.map(|found| found.spec),
+            time_servers: servers.map(|found| found.spec.time_servers).unwrap_or_default(),
+            network: network.map(|found| found.spec),
+            volumes,
+            diagnostics: diagnostics.into_iter().map(|found| found.spec).collect(),
         })
+    }
+}
+
+/// A part that is not asked for, or could not be read, is empty.
+async fn answer<T: Default>(is_asked: bool, asking: impl Future<Output = Result<T, Error>>) -> T {
+    if is_asked {
+        asking.await.unwrap_or_default()
+    } else {
+        T::default()
+    }
+}
+
+/// What the sentence about a machine is made of: of many machines that wait, each is asked for little.
+#[derive(Default)]
+struct Asked {
+    services: bool,
+    static_pods: bool,
+    clock: bool,
+    network: bool,
+    volumes: bool,
+    diagnostics: bool,
+}
+
+impl Asked {
+    fn by(machine: &MachineStatus) -> Self {
+        let is_booting = machine.stage == Stage::Booting;
+        if !is_booting && machine.stage != Stage::Running {
+            return Self::default();
+        }
+        let unmet = |name: &&&str| machine.status.unmet_conditions.iter().any(|unmet| unmet.name == **name);
+        let first = CONDITIONS.iter().find(unmet).copied();
+        let services = first == Some("services") || is_booting && machine.status.unmet_conditions.is_empty();
+        Self {
+            services,
+            static_pods: first == Some("staticPods"),
+            clock: services || first == Some("time"),
+            network: first == Some("network"),
+            volumes: services || is_booting,
+            diagnostics: first == Some("nodeReady"),
+        }
     }
 }
 
@@ -74,20 +114,18 @@ fn why_held_up(seen: &Snapshot, machine: &MachineStatus) -> Option<String> {
     if let Some(volume) = seen.volumes.iter().find(|volume| volume.spec.phase == "failed") {
         return Some(format!("volume {} cannot be used: {}", volume.id, volume.spec.error_message));
     }
-    let unmet = |name: &str| machine.status.unmet_conditions.iter().find(|unmet| unmet.name == name);
-    // In the order in which one holds up the next.
-    let first = (unmet("time").map(|_| clock(seen)))
-        .or_else(|| unmet("network").map(|unmet| network(seen, unmet)))
-        .or_else(|| unmet("services").map(|unmet| services(seen, unmet)))
-        .or_else(|| unmet("staticPods").map(|unmet| static_pods(seen, unmet)))
-        .or_else(|| unmet("nodeReady").map(|unmet| node_ready(seen, unmet)))
-        .or_else(|| {
-            machine
-                .status
-                .unmet_conditions
-                .first()
-                .map(|unmet| format!("{}: {}", unmet.name, unmet.reason))
-        });
+    let unmet = &machine.status.unmet_conditions;
+    let known = CONDITIONS
+        .iter()
+        .find_map(|name| unmet.iter().find(|unmet| unmet.name == *name));
+    let first = known.or(unmet.first()).map(|unmet| match unmet.name.as_str() {
+        "time" => clock(seen),
+        "network" => network(seen, unmet),
+        "services" => services(seen, unmet),
+        "staticPods" => static_pods(seen, unmet),
+        "nodeReady" => node_ready(seen, unmet),
+        name => format!("{name}: {}", unmet.reason),
+    });
     match first {
         Some(reason) => Some(reason),
         None if machine.stage == Stage::Booting => Some(still_booting(seen)),

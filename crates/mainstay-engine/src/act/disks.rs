@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::location::VmLocation;
 use super::tasks::{await_running_tasks, follow_copy, follow_task, journal_begin, journal_task, send_once};
-use super::vm::{record_volumes, stop};
+use super::vm::{ran_before, stop};
 use crate::clients::Clients;
 use crate::event::StepProgress;
 use crate::failure::{Failure, FailureKind};
@@ -38,7 +38,7 @@ pub(super) async fn fill(site: &Clients, ctx: StepContext<'_>, fill: &Fill) -> R
     let (location, config) = VmLocation::config(site, &fill.vm).await?;
     let set = missing_drives(fill, &config)?;
     if set == VmConfig::default() {
-        return record_volumes(site, &fill.vm).await;
+        return Ok(());
     }
     let system = fill.system.as_ref().map(|disk| slot(&disk.slot)).transpose()?;
     let makes_system = system.is_some_and(|slot| set.drives.contains_key(&slot));
@@ -62,12 +62,14 @@ pub(super) async fn fill(site: &Clients, ctx: StepContext<'_>, fill: &Fill) -> R
         copied_at = ended?;
     }
     // A VM that was started without a disk never finds the disk. Proxmox VE holds the VM's lock during the copy, so only a start before the
-    // copy does harm.
+    // copy does harm. The start that follows shows it where this run claimed the VM; any other may be left running by this run.
     let then = copied_at.unwrap_or(answered);
-    if makes_system && started_before(site, &location, then).await? {
+    if makes_system {
+        site.filled.lock().expect("plain data").insert(fill.vm.vmid, then);
+    }
+    if makes_system && !is_fresh && started_before(site, &location, then).await? {
         stop(site, ctx, &fill.vm, None).await?;
     }
-    record_volumes(site, &fill.vm).await?;
     if is_fresh {
         site.fresh.lock().expect("plain data").insert(fill.vm.vmid);
     }
@@ -98,9 +100,7 @@ async fn journal_created_volumes(site: &Clients, vmid: Vmid, upid: &Upid) {
 /// Whether the VM runs since before a point in time.
 async fn started_before(site: &Clients, location: &VmLocation, then: Instant) -> Result<bool, Failure> {
     let status = site.pve.call(qemu::status(&location.host, location.vmid)).await?;
-    // Proxmox VE reports whole seconds.
-    let up = Duration::from_secs(status.uptime + 1);
-    Ok(status.status == cluster::RunState::Running && up >= then.elapsed())
+    Ok(status.status == cluster::RunState::Running && ran_before(&status, then))
 }
 
 /// This run deleted a leftover volume of the VM. A killed run may have sent a delete request for the same volume, which is still in flight.

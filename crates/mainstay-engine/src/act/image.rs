@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay_plan::{Image, ImageChecksum, StorageAt};
+use mainstay_plan::{Image, ImageChecksum, ImageFile, StorageAt};
 use pve_api::{Class, Content, Volid, storage};
 
 use super::tasks::{PROGRESS_EVERY, follow_task, journal_begin, journal_task, tell_progress};
@@ -22,11 +22,6 @@ pub(super) async fn fetch(site: &Clients, voice: &StepProgress, at: &StorageAt, 
         Some(size) => Some(size),
         None => guest::image_size(&site.guests, voice, image).await?,
     };
-    match stored_size(site, at, &image.file).await? {
-        Some(there) if size.is_none_or(|size| size == there) => return Ok(()),
-        Some(_) => delete(site, at, &image.file).await?,
-        None => {}
-    }
     let download = storage::Download {
         content: Content::Import,
         filename: image.file.clone(),
@@ -53,7 +48,11 @@ pub(super) async fn fetch(site: &Clients, voice: &StepProgress, at: &StorageAt, 
         .await;
     // What counts is the file: another run may have been at it, or our own answer may have been lost.
     match stored_size(site, at, &image.file).await? {
-        Some(there) if size.is_none_or(|size| size == there) && (size.is_some() || told.is_ok()) => Ok(()),
+        Some(there) if size.is_none_or(|size| size == there) && (size.is_some() || told.is_ok()) => {
+            let file = image.file.clone();
+            site.facts.add_image(at, ImageFile { file, size: there });
+            Ok(())
+        }
         Some(there) => {
             delete(site, at, &image.file).await?;
             Err(Failure::new(

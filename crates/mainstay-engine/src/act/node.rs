@@ -10,6 +10,7 @@ use super::servers::Servers;
 use crate::failure::Failure;
 use crate::guest::{self, StepContext};
 use crate::kube::EARLIER_BOOT;
+use crate::node_watch::NodeView;
 use crate::wait::{self, Debounce, WaitStatus};
 
 const REGISTERED: Duration = Duration::from_secs(900);
@@ -17,36 +18,69 @@ const REGISTERED: Duration = Duration::from_secs(900);
 const GONE: Duration = Duration::from_secs(120);
 /// Readiness comes and goes while a machine starts: it counts when it holds.
 const HOLDS: Duration = Duration::from_secs(2);
+/// A Node that is as wanted and of another boot of its machine is looked at again after this.
+const BOOT_AGAIN: Duration = Duration::from_secs(1);
 /// How old the machine's own reason may be. It says much, and little of it changes within seconds.
 const REASON_FRESH: Duration = Duration::from_secs(5);
 
+/// Follows the Node until it is as wanted. Its own changes wake this step; the pauses are for reasons that people read.
 pub async fn await_ready(ctx: StepContext<'_>, machine: &str, until: NodeState, ask: &[String]) -> Result<(), Failure> {
-    let what = match until {
-        NodeState::Ready => format!("node {machine} did not become ready"),
-        NodeState::Registered => format!("node {machine} did not register"),
-    };
+    let node = ctx.kube.follow_node(machine, ask, ctx.addresses);
     let mut steady = Debounce::new(HOLDS);
     let mut own = NotReadyReason::new(machine);
-    wait::until(ctx.jitter, ctx.progress, &what, REGISTERED, async || {
-        let nodes = match ctx.kube.nodes(ask, ctx.addresses).await {
-            Ok(nodes) => nodes,
-            Err(why) => return Ok(WaitStatus::Waiting(own.reason(ctx).await.unwrap_or(why))),
+    let began = Instant::now();
+    loop {
+        let reason = match look(ctx, machine, until, &node, &mut steady, &mut own).await {
+            WaitStatus::Done(()) => return Ok(()),
+            WaitStatus::Waiting(reason) => reason,
         };
-        let Some(node) = nodes.get(machine) else {
-            steady.seen(false);
-            let reason = own.reason(ctx).await;
-            return Ok(WaitStatus::Waiting(
-                reason.unwrap_or_else(|| "its kubelet has not registered yet".into()),
-            ));
-        };
-        let good = until == NodeState::Registered || node.is_ready();
-        match (steady.seen(good), good) {
-            (true, _) => Ok(is_of_this_boot(ctx, machine, node).await),
-            (false, true) => Ok(WaitStatus::Waiting("ready; watching that it stays so".into())),
-            (false, false) => Ok(WaitStatus::Waiting(node.why_not_ready())),
+        if began.elapsed() >= REGISTERED {
+            let what = match until {
+                NodeState::Ready => format!("node {machine} did not become ready"),
+                NodeState::Registered => format!("node {machine} did not register"),
+            };
+            return Err(Failure::timed_out(what, REGISTERED, reason));
         }
-    })
-    .await
+        ctx.progress.wait(reason, REGISTERED);
+        let pause = match steady.remaining() {
+            Some(left) if left.is_zero() => ctx.jitter.pause(BOOT_AGAIN),
+            Some(left) => left,
+            None => ctx.jitter.pause(REASON_FRESH),
+        };
+        tokio::select! {
+            biased;
+            () = node.changed() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+async fn look(
+    ctx: StepContext<'_>,
+    machine: &str,
+    until: NodeState,
+    node: &NodeView,
+    steady: &mut Debounce,
+    own: &mut NotReadyReason<'_>,
+) -> WaitStatus<()> {
+    let node = match node.now() {
+        Ok(node) => node,
+        Err(why) => {
+            steady.seen(false);
+            return WaitStatus::Waiting(own.reason(ctx).await.unwrap_or(why));
+        }
+    };
+    let Some(node) = node else {
+        steady.seen(false);
+        let reason = own.reason(ctx).await;
+        return WaitStatus::Waiting(reason.unwrap_or_else(|| "its kubelet has not registered yet".into()));
+    };
+    let good = until == NodeState::Registered || node.is_ready();
+    match (steady.seen(good), good) {
+        (true, _) => is_of_this_boot(ctx, machine, &node).await,
+        (false, true) => WaitStatus::Waiting("ready; watching that it stays so".into()),
+        (false, false) => WaitStatus::Waiting(node.why_not_ready()),
+    }
 }
 
 /// For most of a minute Kubernetes believes a kubelet that is gone: only a status of the boot that runs now counts.

@@ -45,12 +45,8 @@ pub(super) async fn claim(site: &Clients, claim: &Claim) -> Result<(), Failure> 
         start: false,
     };
     journal_begin(site, "machine.claim", &claim.name);
-    let call = qemu::create(
-        &location.host,
-        location.vmid,
-        &claim_config(claim, serial.as_deref())?,
-        &options,
-    );
+    let config = claim_config(claim, serial.as_deref(), site.lease_of_claim(claim.vm.vmid))?;
+    let call = qemu::create(&location.host, location.vmid, &config, &options);
     match site.pve.call(call).await {
         Ok(upid) => {
             follow_task(site, "machine.claim", &claim.name, &upid).await?;
@@ -137,16 +133,36 @@ fn check_not_unmarked(remark: &MarkUpdate, before: &str, tags: Option<&Tags>) ->
     }
 }
 
-/// Starts the VM unless it runs, which Proxmox VE itself tells.
-pub(super) async fn start(site: &Clients, voice: &StepProgress, vm: &VmRef) -> Result<(), Failure> {
-    let (location, _) = VmLocation::config(site, vm).await?;
-    journal_begin(site, "machine.start", &vm.to_string());
-    let upid = send_once(site, voice, &location, qemu::start(&location.host, location.vmid)).await?;
-    match follow_task(site, "machine.start", &vm.to_string(), &upid).await {
-        // It runs already, or another request was faster.
-        Err(_) if is_running(site, &location).await? => Ok(()),
-        result => result,
+/// Starts the VM unless it runs, which Proxmox VE itself tells. The read before the start also serves the list of volumes in the mark.
+pub(super) async fn start(site: &Clients, ctx: StepContext<'_>, vm: &VmRef) -> Result<(), Failure> {
+    let location = record_volumes(site, vm).await?;
+    let Err(failure) = send_start(site, ctx.progress, vm, &location).await else {
+        return Ok(());
+    };
+    let status = site.pve.call(qemu::status(&location.host, location.vmid)).await?;
+    if status.status != cluster::RunState::Running {
+        return Err(failure);
     }
+    // It runs already, or another request was faster. A VM that was started without a disk never finds the disk.
+    let filled = site.filled.lock().expect("plain data").get(&vm.vmid).copied();
+    if !filled.is_some_and(|then| ran_before(&status, then)) {
+        return Ok(());
+    }
+    stop(site, ctx, vm, None).await?;
+    let (location, _) = VmLocation::config(site, vm).await?;
+    send_start(site, ctx.progress, vm, &location).await
+}
+
+async fn send_start(site: &Clients, voice: &StepProgress, vm: &VmRef, location: &VmLocation) -> Result<(), Failure> {
+    journal_begin(site, "machine.start", &vm.to_string());
+    let upid = send_once(site, voice, location, qemu::start(&location.host, location.vmid)).await?;
+    follow_task(site, "machine.start", &vm.to_string(), &upid).await
+}
+
+/// Whether a VM that runs was started before a point in time.
+pub(super) fn ran_before(status: &qemu::VmStatus, then: Instant) -> bool {
+    // Proxmox VE reports whole seconds.
+    Duration::from_secs(status.uptime + 1) >= then.elapsed()
 }
 
 /// Changes settings and the mark in one request, so the digest in the mark always describes the settings in force.
@@ -172,15 +188,17 @@ pub(super) async fn change(site: &Clients, vm: &VmRef, settings: &[Setting], mar
 }
 
 /// Records in the mark the volume names of the disks that were requested. From then on ownership of a disk is proved by its volume name.
-/// Compare-and-set: if the config changed concurrently, it is read again.
-pub(super) async fn record_volumes(site: &Clients, vm: &VmRef) -> Result<(), Failure> {
+/// Compare-and-set: if the config changed concurrently, it is read again. Returns where the VM is, as it was read or proved right now.
+pub(super) async fn record_volumes(site: &Clients, vm: &VmRef) -> Result<VmLocation, Failure> {
     for _ in 0..RECORD_ATTEMPTS {
         let (location, config) = VmLocation::config(site, vm).await?;
         let before = config.description.as_ref().map(Description::as_str).unwrap_or_default();
-        let Some(mark) = Mark::parse(before) else { return Ok(()) };
+        let Some(mark) = Mark::parse(before) else {
+            return Ok(location);
+        };
         let made = created_disks(vm.vmid, &mark, &config);
         if made.is_empty() {
-            return Ok(());
+            return Ok(location);
         }
         site.journal.write(&JournalEntry::Made {
             vmid: vm.vmid,
@@ -195,11 +213,11 @@ pub(super) async fn record_volumes(site: &Clients, vm: &VmRef) -> Result<(), Fai
         change.set.description = Some(description(&mark.with_made(made).write_into(before))?);
         match site.pve.call(qemu::set(&location.host, location.vmid, &change)).await {
             Err(error) if error.class() == Some(&Class::Changed) => {}
-            written => return Ok(written.map(drop)?),
+            written => return Ok(written.map(|_| location)?),
         }
     }
     // The next plan finds volumes that are missing in the list and records them.
-    Ok(())
+    Ok(VmLocation::config(site, vm).await?.0)
 }
 
 /// Requested disks that exist now. A disk with a serial counts only if the serial matches.
@@ -229,7 +247,7 @@ pub(super) async fn reboot(
     let voice = ctx.progress;
     let (location, running) = VmLocation::power(site, vm).await?;
     if !running {
-        return start(site, voice, vm).await;
+        return start(site, ctx, vm).await;
     }
     etcd::check_restart(ctx, guest, check).await?;
     journal_begin(site, "machine.reboot", &vm.to_string());

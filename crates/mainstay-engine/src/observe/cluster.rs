@@ -146,13 +146,13 @@ async fn nodes(
     reports: &BTreeMap<String, GuestReport>,
 ) -> Result<Kubernetes, mainstay_kube::Error> {
     let server = clients.kube.server(address)?;
-    let (version, nodes) = tokio::join!(server.version(), clients.kube.nodes_at(address));
+    let (version, nodes) = tokio::join!(server.version(), server.nodes());
     let boot = |name: &str| reports.get(name).and_then(|report| report.boot_id.as_deref());
     Ok(Kubernetes {
         version: version?,
         nodes: nodes?
             .iter()
-            .map(|(name, node)| (name.clone(), node_status(node, boot(name))))
+            .map(|node| (node.name.clone(), node_status(node, boot(&node.name))))
             .collect(),
     })
 }

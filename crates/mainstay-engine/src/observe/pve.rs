@@ -64,27 +64,36 @@ pub async fn look(pve: &Client, cache: &FactCache, scope: &ObserveScope<'_>, not
     let (version, resources, permissions) = (version?, resources?, permissions?);
     let inventory = ResourceList::of(resources);
     let names: Vec<pve_api::Host> = inventory.online().cloned().collect();
+    let bridges = needs_bridges(&inventory, scope);
     let active = |name| async move {
         let page = pve.call(task::active(name)).await?;
         Ok(page.items.into_iter().map(task_of).collect())
     };
     let (hosts, tasks, vms) = tokio::join!(
-        join_all(names.iter().map(|name| look_at_host(pve, name, known.as_ref()))),
+        join_all(names.iter().map(|name| look_at_host(pve, name, bridges, known.as_ref()))),
         join_all(names.iter().map(active)),
         configs(pve, &inventory.guests, scope),
     );
-    cache.keep(KeptFacts {
-        version: version.clone(),
-        permissions: permissions.clone(),
-        hosts: names.iter().cloned().zip(hosts.iter().cloned()).collect(),
-    });
+    let looks = names.iter().cloned().zip(hosts.iter().cloned()).collect();
     let hosts = inventory.hosts(names.iter().zip(hosts));
     let vms = if sees_all(&permissions, scope) {
         Seen::Yes(vms)
     } else {
         Seen::Unknown("the token lacks VM.Audit on /vms, so it may not see every VM".into())
     };
-    let (images, disks) = tokio::join!(images(pve, &hosts, scope), disks(pve, &hosts));
+    let images = async {
+        match known {
+            Some(known) => known.images,
+            None => images(pve, &hosts, scope).await,
+        }
+    };
+    let (images, disks) = tokio::join!(images, disks(pve, &hosts));
+    cache.keep(KeptFacts {
+        version: version.clone(),
+        permissions: permissions.clone(),
+        hosts: looks,
+        images: images.clone(),
+    });
     let seen = leftovers::Seeing {
         disks: &disks,
         hosts: &hosts,
@@ -190,20 +199,25 @@ impl ResourceList {
     }
 }
 
-async fn look_at_host(pve: &Client, name: &pve_api::Host, known: Option<&KeptFacts>) -> HostFacts {
-    let is_complete = |look: &&HostFacts| look.0.yes().is_some() && look.1.yes().is_some();
+/// Only a machine that is to be made is placed, and only its host must have the bridge.
+fn needs_bridges(inventory: &ResourceList, scope: &ObserveScope<'_>) -> bool {
+    let there: BTreeSet<u32> = inventory.guests.iter().map(|guest| guest.vmid.get()).collect();
+    !scope.removes_all && !scope.vmids.is_subset(&there)
+}
+
+async fn look_at_host(pve: &Client, name: &pve_api::Host, needs_bridges: bool, known: Option<&KeptFacts>) -> HostFacts {
+    let is_complete = |look: &&HostFacts| (look.0.yes().is_some() || !needs_bridges) && look.1.yes().is_some();
     if let Some(known) = known.and_then(|known| known.hosts.get(name)).filter(is_complete) {
         return known.clone();
     }
-    let (bridges, storages) = tokio::join!(pve.call(host::bridges(name)), pve.call(storage::list(name)));
-    let bridges = match bridges {
-        // PVE leaves out what the token may not use: an empty list is more likely a lack of rights than a host without a bridge.
-        Ok(list) if list.is_empty() => Seen::Unknown(format!(
-            "no bridge of {name} is visible: the token may lack SDN.Use on /sdn/zones/localnetwork"
-        )),
-        Ok(list) => Seen::Yes(list.into_iter().map(|bridge| bridge.iface).collect()),
-        Err(error) => Seen::Unknown(error.to_string()),
+    let bridges = async {
+        if needs_bridges {
+            bridges(pve, name).await
+        } else {
+            Seen::Unknown("no machine is to be made".into())
+        }
     };
+    let (bridges, storages) = tokio::join!(bridges, pve.call(storage::list(name)));
     let storages = match storages {
         Ok(list) => Seen::Yes(
             list.into_iter()
@@ -213,6 +227,17 @@ async fn look_at_host(pve: &Client, name: &pve_api::Host, known: Option<&KeptFac
         Err(error) => Seen::Unknown(error.to_string()),
     };
     (bridges, storages)
+}
+
+async fn bridges(pve: &Client, name: &pve_api::Host) -> Seen<BTreeSet<String>> {
+    match pve.call(host::bridges(name)).await {
+        // PVE leaves out what the token may not use: an empty list is more likely a lack of rights than a host without a bridge.
+        Ok(list) if list.is_empty() => Seen::Unknown(format!(
+            "no bridge of {name} is visible: the token may lack SDN.Use on /sdn/zones/localnetwork"
+        )),
+        Ok(list) => Seen::Yes(list.into_iter().map(|bridge| bridge.iface).collect()),
+        Err(error) => Seen::Unknown(error.to_string()),
+    }
 }
 
 fn storage_of(status: &storage::StorageStatus) -> HostStorage {

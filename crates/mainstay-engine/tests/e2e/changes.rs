@@ -104,11 +104,9 @@ fn a_machine_made_anew_is_not_ready_on_its_predecessors_word() {
         let node = async || {
             let spec = stage.spec(ONE_AND_ONE);
             let site = stage.site(&spec);
-            site.kube
-                .nodes_at("10.0.0.11".parse().expect("an address"))
-                .await
-                .expect("answers")["small-worker-1"]
-                .clone()
+            let server = site.kube.server("10.0.0.11".parse().expect("an address"));
+            let node = server.expect("a client").node("small-worker-1").await;
+            node.expect("answers").expect("is there")
         };
         let before = node().await;
         // It is there again before Kubernetes misses the one that had its name.

@@ -130,3 +130,76 @@ fn a_machine_that_is_started_by_hand_before_its_start_is_left_running() {
         );
     });
 }
+
+#[test]
+fn a_machine_that_runs_since_before_it_had_a_disk_is_started_anew() {
+    on_stage(76, WorldSpec::default(), async |stage| {
+        let lab = stage.world.datacenter().lab();
+        let start = async {
+            stage
+                .ended(|step| step.action.name() == "machine.claim" && step.action.info().vm.is_some_and(|vm| vm.vmid == VMID))
+                .await;
+            lab.start_vm(VMID);
+        };
+        let (outcome, ()) = futures::future::join(stage.up(THREE_AND_TWO), start).await;
+        settled(stage, outcome);
+        // Only the refused start tells that it runs, and only its uptime since when.
+        assert_eq!(
+            calls(stage, "GET /nodes/{node}/qemu/{vmid}/status/current"),
+            1,
+            "{}",
+            stage.story()
+        );
+        assert_eq!(
+            calls(stage, "POST /nodes/{node}/qemu/{vmid}/status/stop"),
+            1,
+            "{}",
+            stage.story()
+        );
+        assert_eq!(
+            calls(stage, "POST /nodes/{node}/qemu/{vmid}/status/start"),
+            6,
+            "{}",
+            stage.story()
+        );
+    });
+}
+
+#[test]
+fn a_machine_that_was_edited_before_its_start_is_read_again_and_its_disks_are_recorded() {
+    on_stage(77, WorldSpec::default(), async |stage| {
+        let lab = stage.world.datacenter().lab();
+        let edit = async {
+            stage
+                .ended(|step| step.action.name() == "machine.fill" && step.action.info().vm.is_some_and(|vm| vm.vmid == VMID))
+                .await;
+            lab.set_config(VMID, "tablet", "0");
+        };
+        let (outcome, ()) = futures::future::join(stage.up(THREE_AND_TWO), edit).await;
+        settled(stage, outcome);
+        let description = stage.world.datacenter().inspect().vms[&VMID].config["description"].clone();
+        assert!(description.contains("vm-3001-disk-"), "{description}");
+    });
+}
+
+#[test]
+fn the_claim_of_the_first_machine_takes_the_lease() {
+    on_stage(78, WorldSpec::default(), async |stage| {
+        let claimed = async {
+            stage
+                .ended(|step| step.action.name() == "machine.claim" && step.action.info().vm.is_some_and(|vm| vm.vmid == 2000))
+                .await;
+            let written = calls(stage, "PUT /nodes/{node}/qemu/{vmid}/config");
+            (
+                stage.world.datacenter().inspect().vms[&2000].config["description"].clone(),
+                written,
+            )
+        };
+        let (outcome, (description, written)) = futures::future::join(stage.up(THREE_AND_TWO), claimed).await;
+        settled(stage, outcome);
+        assert!(description.contains("lease ops@desk"), "{description}");
+        assert_eq!(written, 0, "no request of its own takes the lease");
+        let description = stage.world.datacenter().inspect().vms[&2000].config["description"].clone();
+        assert!(!description.contains("lease"), "{description}");
+    });
+}
