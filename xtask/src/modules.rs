@@ -1,137 +1,208 @@
-//! The modules of a crate call downwards: no two of them need each other.
+//! Modules call downwards: no two modules beside each other need each other, neither at the top of a crate nor inside a folder.
+//!
+//! A module and its own parent are one unit here: the parent declares the child, and the child may use what the parent defines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::Result;
 
-use crate::source::{Class, Token, files, shipped};
+use crate::source::{Class, SourceFile, Token, files, shipped};
 
 /// Crates whose modules form layers.
 const LAYERED: &[&str] = &["mainstay", "mainstay-engine", "mainstay-plan"];
 
-/// Uses that still point upwards, as `crate: module -> module`.
-const STILL_UPWARDS: &[&str] = &[];
-
-/// Which top-level module uses which others.
+/// Which module uses which others, among the children of one parent.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// One line for each crate that has a cycle between its top-level modules.
+/// A module by the names that lead to it from the root of its crate. The root itself has none.
+type ModulePath = Vec<String>;
+
+/// One line for each parent that has a cycle between its children.
 pub fn cycles(root: &Path) -> Result<Vec<String>> {
     let mut broken = Vec::new();
-    let mut excepted: BTreeSet<&str> = STILL_UPWARDS.iter().copied().collect();
     for name in LAYERED {
-        let mut uses = read(root, name)?;
-        excepted.retain(|edge| !take_upward(name, edge, &mut uses));
-        if let Some(cycle) = cycle(&uses) {
-            broken.push(format!("modules of {name} need each other: {}", cycle.join(" -> ")));
+        let modules = Modules::of(&files(root, name)?, &format!("crates/{name}/src/"));
+        for (parent, uses) in modules.uses() {
+            if let Some(cycle) = cycle(&uses) {
+                let place = [vec![(*name).to_owned()], parent].concat().join("::");
+                broken.push(format!("modules of {place} need each other: {}", cycle.join(" -> ")));
+            }
         }
     }
-    let needless = |edge| format!("{edge} needs no exception any more: remove it from STILL_UPWARDS in xtask/src/modules.rs");
-    broken.extend(excepted.into_iter().map(needless));
     Ok(broken)
 }
 
-/// Takes an excepted use out of the graph. False if it is not there or not part of a cycle.
-fn take_upward(name: &str, edge: &str, uses: &mut Uses) -> bool {
-    let Some((from, to)) = edge
-        .strip_prefix(&format!("{name}: "))
-        .and_then(|edge| edge.split_once(" -> "))
-    else {
-        return false;
-    };
-    uses.get(from).is_some_and(|used| used.contains(to))
-        && path(uses, to, from).is_some()
-        && uses.get_mut(from).is_some_and(|used| used.remove(to))
+/// The modules of a crate.
+struct Modules {
+    /// The paths that each module names, from the root of the crate.
+    named: BTreeMap<ModulePath, Vec<ModulePath>>,
+    /// What a module takes from another one under its own name, such as `pub use child::Name`: a use of it is a use of that module.
+    exported: BTreeMap<ModulePath, BTreeMap<String, ModulePath>>,
 }
 
-/// A file in a folder belongs to the module of that folder.
-fn read(root: &Path, name: &str) -> Result<Uses> {
-    let sources = files(root, name)?;
-    let prefix = format!("crates/{name}/src/");
-    let module = |path: &str| {
-        let inside = path.strip_prefix(&prefix).unwrap_or(path);
-        inside.split(['/', '.']).next().unwrap_or_default().to_owned()
-    };
-    let is_root = |path: &str| matches!(module(path).as_str(), "lib" | "main");
-    let mut exported = BTreeMap::new();
-    for file in sources.iter().filter(|file| is_root(&file.path)) {
-        exported.extend(exports(&shipped(&file.text)));
-    }
-    // `crate::plan` is the module even where a function of that name is exported too.
-    for file in &sources {
-        exported.remove(&module(&file.path));
-    }
-    let mut uses = Uses::new();
-    for file in sources.iter().filter(|file| !is_root(&file.path)) {
-        let own = module(&file.path);
-        let used = used_names(&shipped(&file.text)).into_iter();
-        let used = used.map(|name| exported.get(&name).cloned().unwrap_or(name));
-        uses.entry(own.clone())
-            .or_default()
-            .extend(used.filter(|other| *other != own));
-    }
-    Ok(uses)
-}
-
-/// What the root of a crate exports under its own name, with the module that it comes from.
-fn exports(tokens: &[Token<'_>]) -> BTreeMap<String, String> {
-    let tokens = without_comments(tokens);
-    let mut found = BTreeMap::new();
-    for statement in tokens.split(|token| token.is(";")) {
-        let Some(at) = statement.iter().position(|token| token.is("use")) else {
-            continue;
+impl Modules {
+    fn of(sources: &[SourceFile], prefix: &str) -> Self {
+        let mut modules = Self {
+            named: BTreeMap::new(),
+            exported: BTreeMap::new(),
         };
-        let mut names = statement[at + 1..].iter().filter(|token| token.class == Class::Name);
-        let module = names.find(|token| !matches!(token.text, "crate" | "self"));
-        for name in names {
-            found.insert(
-                name.text.to_owned(),
-                module.map_or_else(String::new, |module| module.text.to_owned()),
-            );
+        for file in sources {
+            let own = module_path(file.path.strip_prefix(prefix).unwrap_or(&file.path));
+            let tokens = without_comments(&shipped(&file.text));
+            let named = modules.named.entry(own.clone()).or_default();
+            named.extend(absolute_paths(&tokens).filter_map(|path| from_root(&own, &path)));
+            let export = |import: Import| Some((import.name, from_root(&own, &import.path)?));
+            let exports: BTreeMap<String, ModulePath> = imports(&tokens).into_iter().filter_map(export).collect();
+            modules.exported.entry(own).or_default().extend(exports);
         }
+        modules
     }
-    found
-}
 
-/// Names that directly follow `crate::`, also in a group.
-fn used_names(tokens: &[Token<'_>]) -> BTreeSet<String> {
-    let tokens = without_comments(tokens);
-    let mut found = BTreeSet::new();
-    for (at, _) in tokens.iter().enumerate().filter(|(_, token)| token.is("crate")) {
-        let [a, b, rest @ ..] = &tokens[at + 1..] else { continue };
-        if !a.is(":") || !b.is(":") {
-            continue;
-        }
-        match rest {
-            [first, rest @ ..] if first.is("{") => found.extend(group(rest)),
-            [first, ..] => drop(found.insert(first.text.to_owned())),
-            [] => {}
-        }
-    }
-    found
-}
-
-/// The first name of each member of a group, up to its closing brace.
-fn group(tokens: &[Token<'_>]) -> Vec<String> {
-    let (mut depth, mut begins) = (1, true);
-    let mut found = Vec::new();
-    for token in tokens {
-        match token.text {
-            "{" => depth += 1,
-            "}" => depth -= 1,
-            "," if depth == 1 => begins = true,
-            name if begins => {
-                found.push(name.to_owned());
-                begins = false;
+    /// By parent: which of its children use which others.
+    fn uses(&self) -> BTreeMap<ModulePath, Uses> {
+        let mut uses: BTreeMap<ModulePath, Uses> = BTreeMap::new();
+        for (own, paths) in &self.named {
+            for path in paths {
+                let depth = own.iter().zip(path).take_while(|(a, b)| a == b).count();
+                let (Some(from), Some(to)) = (own.get(depth), self.child(&path[..depth], path.get(depth), 0)) else {
+                    continue;
+                };
+                if *from != to {
+                    uses.entry(own[..depth].to_vec())
+                        .or_default()
+                        .entry(from.clone())
+                        .or_default()
+                        .insert(to);
+                }
             }
-            _ => {}
         }
-        if depth == 0 {
+        uses
+    }
+
+    /// The child of `parent` that a name stands for: the child of that name, else the one that the parent takes the name from.
+    fn child(&self, parent: &[String], name: Option<&String>, hops: usize) -> Option<String> {
+        let name = name?;
+        if self.named.contains_key(&[parent, std::slice::from_ref(name)].concat()) {
+            return Some(name.clone());
+        }
+        let source = self.exported.get(parent)?.get(name)?;
+        // A name that comes from outside of this parent is no use of a child. A few hops end chains of re-exports.
+        let inside = source.strip_prefix(parent).filter(|_| hops < 4)?;
+        self.child(parent, inside.first(), hops + 1)
+    }
+}
+
+/// `a/b.rs` and `a/b/mod.rs` are the module `a::b`.
+fn module_path(file: &str) -> ModulePath {
+    let names = file.strip_suffix(".rs").unwrap_or(file).split('/').map(str::to_owned);
+    let mut path: ModulePath = names.collect();
+    if matches!(path.last().map(String::as_str), Some("mod")) || matches!(file, "lib.rs" | "main.rs") {
+        path.pop();
+    }
+    path
+}
+
+/// A path as it is written in `own`, from the root of the crate. `None` for the paths of other crates.
+fn from_root(own: &[String], path: &[String]) -> Option<ModulePath> {
+    let mut base = own.to_vec();
+    let mut rest = path;
+    match path.first()?.as_str() {
+        "crate" => (base, rest) = (Vec::new(), &path[1..]),
+        "self" => rest = &path[1..],
+        "super" => {
+            while let [first, tail @ ..] = rest
+                && first == "super"
+            {
+                base.pop()?;
+                rest = tail;
+            }
+        }
+        // In an import, a child of this module or another crate.
+        _ => {}
+    }
+    base.extend(rest.iter().cloned());
+    Some(base)
+}
+
+/// Paths that begin at the root or at a parent: `crate::a::b`, `super::c`, each member of a group by itself.
+fn absolute_paths<'t>(tokens: &'t [Token<'t>]) -> impl Iterator<Item = ModulePath> + 't {
+    let begins = |at: &usize| matches!(tokens[*at].text, "crate" | "super") && tokens[*at].class == Class::Name;
+    // `super::super::a` begins at its first `super`; `pub(crate)` begins no path.
+    let is_first = |at: &usize| *at == 0 || !tokens[*at - 1].is(":");
+    // `pub(in crate::a)` says who may use an item, it uses nothing.
+    let is_visibility = |at: &usize| *at >= 2 && tokens[*at - 1].is("in") && tokens[*at - 2].is("(");
+    let starts = (0..tokens.len())
+        .filter(begins)
+        .filter(is_first)
+        .filter(move |at| !is_visibility(at));
+    starts.flat_map(|at| tree(&tokens[at..], &[]).0).map(|import| import.path)
+}
+
+/// What `use` statements name, also relative to the module.
+fn imports(tokens: &[Token<'_>]) -> Vec<Import> {
+    let uses = (0..tokens.len()).filter(|at| tokens[*at].is("use"));
+    uses.flat_map(|at| tree(&tokens[at + 1..], &[]).0).collect()
+}
+
+/// A path, and the name under which it is known where it is imported.
+struct Import {
+    path: ModulePath,
+    name: String,
+}
+
+impl Import {
+    fn new(path: ModulePath) -> Self {
+        let name = path.last().cloned().unwrap_or_default();
+        Self { path, name }
+    }
+}
+
+/// The paths of one `use` tree or path expression, and how many tokens it takes. `a::{b, c as d}` is `a::b` and `a::c`, known as `d`.
+fn tree(tokens: &[Token<'_>], before: &[String]) -> (Vec<Import>, usize) {
+    let mut path = before.to_vec();
+    let mut at = 0;
+    while let Some(token) = tokens.get(at) {
+        match token.text {
+            "{" => {
+                let (paths, length) = group(&tokens[at + 1..], &path);
+                return (paths, at + 1 + length);
+            }
+            "as" if token.class == Class::Name => {
+                let name = tokens.get(at + 1).map_or_else(String::new, |name| name.text.to_owned());
+                return (vec![Import { path, name }], at + 2);
+            }
+            _ if token.class == Class::Name => path.push(token.text.to_owned()),
+            _ => break,
+        }
+        at += 1;
+        let goes_on = matches!(tokens.get(at..at + 2), Some([a, b]) if a.is(":") && b.is(":"));
+        let renamed = tokens.get(at).is_some_and(|next| next.is("as"));
+        if goes_on {
+            at += 2;
+        } else if !renamed {
             break;
         }
     }
-    found
+    (vec![Import::new(path)], at)
+}
+
+/// The members of a group up to its closing brace.
+fn group(tokens: &[Token<'_>], before: &[String]) -> (Vec<Import>, usize) {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(token) = tokens.get(at) {
+        match token.text {
+            "}" => return (found, at + 1),
+            "," | "*" => at += 1,
+            _ => {
+                let (paths, length) = tree(&tokens[at..], before);
+                found.extend(paths);
+                at += length.max(1);
+            }
+        }
+    }
+    (found, at)
 }
 
 fn without_comments<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
@@ -166,46 +237,81 @@ fn path(uses: &Uses, from: &str, to: &str) -> Option<Vec<String>> {
 mod tests {
     use super::*;
 
-    fn graph(edges: &[(&str, &str)]) -> Uses {
-        let mut uses = Uses::new();
-        for (from, to) in edges {
-            uses.entry((*from).to_owned()).or_default().insert((*to).to_owned());
+    fn modules(sources: &[(&str, &str)]) -> Modules {
+        let file = |(path, text): &(&str, &str)| SourceFile {
+            path: (*path).to_owned(),
+            text: (*text).to_owned(),
+        };
+        Modules::of(&sources.iter().map(file).collect::<Vec<_>>(), "")
+    }
+
+    /// The cycles, each as `parent: a -> b -> a`.
+    fn cycles_in(sources: &[(&str, &str)]) -> Vec<String> {
+        let uses = modules(sources).uses();
+        let told = |(parent, uses): (&ModulePath, &Uses)| Some(format!("{}: {}", parent.join("::"), cycle(uses)?.join(" -> ")));
+        uses.iter().filter_map(told).collect()
+    }
+
+    #[test]
+    fn a_cycle_at_the_top_is_told_with_its_path() {
+        let sources = [
+            ("a.rs", "use crate::b::B;"),
+            ("b.rs", "fn f() { crate::c::g() }"),
+            ("c.rs", "use super::b;"),
+        ];
+        assert_eq!(cycles_in(&sources), [": b -> c -> b"]);
+        assert!(cycles_in(&sources[..2]).is_empty());
+    }
+
+    #[test]
+    fn a_cycle_inside_a_folder_is_found_through_super_and_through_the_root() {
+        let sources = [
+            ("a.rs", "mod x; mod y; pub use x::X; fn helper() {}"),
+            ("a/x.rs", "use super::y::Y;"),
+            ("a/y.rs", "use super::X;"),
+        ];
+        assert_eq!(cycles_in(&sources), ["a: x -> y -> x"], "by a name that the parent exports");
+        for import in [
+            "use super::{helper, x};",
+            "use super::{x as w, helper};",
+            "fn f() { super::x::g() }",
+        ] {
+            let x = "use crate::a::{y::{Y}, z};";
+            let sources = [("a/mod.rs", "mod x; mod y;"), ("a/x.rs", x), ("a/y.rs", import)];
+            assert_eq!(cycles_in(&sources), ["a: x -> y -> x"], "{import}");
         }
-        uses
     }
 
     #[test]
-    fn a_cycle_is_told_with_its_path() {
-        let uses = graph(&[("a", "b"), ("b", "c"), ("c", "b"), ("a", "d")]);
-        assert_eq!(cycle(&uses).unwrap(), ["b", "c", "b"]);
-        assert_eq!(cycle(&graph(&[("a", "b"), ("b", "c"), ("a", "c")])), None);
-    }
-
-    #[test]
-    fn comments_and_tests_use_nothing() {
-        let text = "use crate::plan::{Plan};\n// crate::x\nfn f() { crate::digest::matches() }\n#[cfg(test)]\nmod tests { use crate::y; }";
-        assert_eq!(used_names(&shipped(text)), ["digest", "plan"].map(str::to_owned).into());
-    }
-
-    #[test]
-    fn a_group_uses_every_member_and_pub_crate_uses_nothing() {
-        let text = "pub(crate) use crate::{a, b::{C, D}, self::e};";
-        assert_eq!(used_names(&shipped(text)), ["a", "b", "self"].map(str::to_owned).into());
+    fn a_child_and_its_parent_may_use_each_other() {
+        let sources = [
+            ("a.rs", "mod x; use x::f; pub fn helper() {}"),
+            ("a/x.rs", "use super::helper; use crate::a::helper; pub fn f() {}"),
+        ];
+        assert!(cycles_in(&sources).is_empty());
     }
 
     #[test]
     fn a_name_that_the_root_exports_stands_for_its_module() {
-        let exported = exports(&shipped("mod a;\npub use a::{B, c::D as E};\nuse crate::f::G;"));
-        assert_eq!([&exported["B"], &exported["E"], &exported["G"]], ["a", "a", "f"]);
+        let sources = [
+            ("lib.rs", "mod a; mod b; pub use a::{A, c::C as D};"),
+            ("a.rs", "use crate::b::B;"),
+            ("b.rs", "fn f() -> crate::D {}"),
+        ];
+        assert_eq!(cycles_in(&sources), [": a -> b -> a"]);
     }
 
     #[test]
-    fn an_excepted_use_must_be_there_and_in_a_cycle() {
-        let mut uses = graph(&[("a", "b"), ("b", "a"), ("b", "c")]);
-        assert!(!take_upward("x", "x: b -> c", &mut uses), "no cycle goes through it");
-        assert!(!take_upward("y", "x: b -> a", &mut uses), "another crate");
-        assert!(take_upward("x", "x: b -> a", &mut uses));
-        assert_eq!(cycle(&uses), None);
-        assert!(!take_upward("x", "x: b -> a", &mut uses), "it is gone");
+    fn comments_tests_and_visibility_use_nothing() {
+        let sources = [
+            (
+                "a.rs",
+                "pub(crate) use crate::b::B; // crate::c\n#[cfg(test)]\nmod tests { use crate::c::C; use super::*; }",
+            ),
+            ("b.rs", "pub(in crate::a) fn f() {} pub(super) struct B;"),
+            ("c.rs", "use crate::a;"),
+        ];
+        let uses = modules(&sources).uses();
+        assert_eq!(uses[&Vec::new()]["a"], ["b".to_owned()].into());
     }
 }

@@ -105,6 +105,16 @@ fn item_length(tokens: &[Token<'_>]) -> usize {
     tokens.len()
 }
 
+/// The crates that are mainstay itself, rather than a mechanism or a simulator.
+pub const PRODUCT: &[&str] = &[
+    "mainstay",
+    "mainstay-engine",
+    "mainstay-kube",
+    "mainstay-net",
+    "mainstay-plan",
+    "mainstay-spec",
+];
+
 /// A Rust file of a crate, its path relative to the root of the workspace.
 pub struct SourceFile {
     pub path: String,
@@ -116,6 +126,7 @@ pub struct SourceFile {
 pub fn files(root: &Path, crate_name: &str) -> Result<Vec<SourceFile>> {
     let mut found = Vec::new();
     collect(root, &root.join("crates").join(crate_name).join("src"), &mut found)?;
+    found.retain(|file| !file.path.ends_with("tests.rs") && !file.path.contains("/src/tests/"));
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
 }
@@ -125,10 +136,8 @@ fn collect(root: &Path, folder: &Path, found: &mut Vec<SourceFile>) -> Result<()
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() {
-            if name != "tests" {
-                collect(root, &path, found)?;
-            }
-        } else if name.ends_with(".rs") && !name.ends_with("tests.rs") {
+            collect(root, &path, found)?;
+        } else if name.ends_with(".rs") {
             let text = fs::read_to_string(&path)?;
             let path = path.strip_prefix(root).unwrap_or(&path).display().to_string();
             found.push(SourceFile { path, text });

@@ -273,29 +273,41 @@ async fn run_rounds(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Result<
         progress.note(&plan, &outcome);
         // What is held is left alone in this run; everything else goes on.
         policy.held.extend(held_machines(&plan, &outcome));
-        let hopeless = outcome
-            .failed
-            .values()
-            .any(|failure| !failure.kind.is_retryable() && failure.kind != FailureKind::Held);
-        let in_vain = progress.fruitless >= ROUNDS_WITHOUT_PROGRESS;
-        if in_vain && outcome.failed.is_empty() {
-            return Err(RunError::NotSettled { rounds: round });
-        }
-        if hopeless || in_vain {
-            return Err(RunError::StepsFailed {
-                plan,
-                failed: outcome.failed.into_iter().collect(),
-                done,
-            });
-        }
-        if outcome.failed.is_empty() && plan.held.is_empty() {
+        let failed = !outcome.failed.is_empty();
+        let is_clean = !failed && plan.held.is_empty();
+        give_up(&progress, plan, outcome, round, done)?;
+        if is_clean {
             run.clients.facts.reuse_once();
-        } else if !outcome.failed.is_empty() {
+        } else if failed {
             let pause = tokio::time::sleep(run.clients.jitter.pause(PAUSE_AFTER_FAILURE));
             let _ = run.stop.run_until_cancelled(pause).await;
         }
     }
     Err(RunError::NotSettled { rounds: ROUNDS_MAX })
+}
+
+/// Ends the run where another round would do nothing new: a failure that no retry passes, or rounds that achieved nothing.
+fn give_up(
+    progress: &StallDetector,
+    plan: Arc<Plan>,
+    outcome: ExecutionResult,
+    rounds: u32,
+    done: usize,
+) -> Result<(), RunError> {
+    let ends = |kind: FailureKind| !kind.is_retryable() && kind != FailureKind::Held;
+    let hopeless = outcome.failed.values().any(|failure| ends(failure.kind));
+    let in_vain = progress.fruitless >= ROUNDS_WITHOUT_PROGRESS;
+    if in_vain && outcome.failed.is_empty() {
+        return Err(RunError::NotSettled { rounds });
+    }
+    if hopeless || in_vain {
+        return Err(RunError::StepsFailed {
+            plan,
+            failed: outcome.failed.into_iter().collect(),
+            done,
+        });
+    }
+    Ok(())
 }
 
 /// Detects rounds without progress. A step that was done before does not count: a failure may undo it in every round.

@@ -20,7 +20,25 @@ pub struct Journal {
     failed: Arc<std::sync::atomic::AtomicBool>,
 }
 
-/// One line.
+/// The format of lines that are written. Lines without a version are from before versions were written, and mean the same.
+const FORMAT: u8 = 1;
+
+#[derive(Serialize)]
+struct WrittenLine<'a> {
+    v: u8,
+    #[serde(flatten)]
+    entry: &'a JournalEntry,
+}
+
+#[derive(Deserialize)]
+struct ReadLine {
+    #[serde(default)]
+    v: u8,
+    #[serde(flatten)]
+    entry: JournalEntry,
+}
+
+/// One line. Fields and variants are a persisted format: a change of a name needs a new version in [`FORMAT`] and a new golden file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "kebab-case")]
 pub enum JournalEntry {
@@ -69,7 +87,7 @@ impl Journal {
     }
 
     pub fn write(&self, entry: &JournalEntry) {
-        let line = serde_json::to_string(entry).expect("an entry is plain data");
+        let line = serde_json::to_string(&WrittenLine { v: FORMAT, entry }).expect("an entry is plain data");
         if let Err(error) = self.disk.append(&self.path, &line)
             && !self.failed.swap(true, std::sync::atomic::Ordering::Relaxed)
         {
@@ -80,12 +98,15 @@ impl Journal {
         }
     }
 
-    /// What earlier runs left. A line that was cut short is no line.
+    /// What earlier runs left. A line that was cut short is skipped. So is a line of a later format: its entry may mean something else,
+    /// and without it a volume counts as not proved, which costs no data.
     pub fn entries(&self) -> Vec<JournalEntry> {
         let content = self.disk.read(&self.path).ok().flatten().unwrap_or_default();
         String::from_utf8_lossy(&content)
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
+            .filter(|line: &ReadLine| line.v <= FORMAT)
+            .map(|line| line.entry)
             .collect()
     }
 

@@ -13,7 +13,7 @@ mod event;
 mod execute;
 mod failure;
 mod files;
-mod guest;
+pub mod guest;
 mod jitter;
 mod journal;
 mod known;
@@ -35,7 +35,7 @@ pub use converge::{PlannedRound, Run, RunError, RunGoal, RunReport, converge, ob
 pub use event::{Event, EventRecord, EventSink, StepEvent, Transfer};
 pub use failure::{Failure, FailureKind};
 pub use files::{FileStore, MemoryFiles, OsFiles};
-pub use guest::{check_image_source, guest_port, rancher};
+pub use guest::{check_image_source, guest_port};
 pub use journal::{Journal, JournalEntry};
 pub use lease::LeaseHolder;
 pub use observe::{Observation, ObserveScope, observe};

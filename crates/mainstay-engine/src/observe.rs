@@ -3,6 +3,7 @@
 mod cluster;
 mod leftovers;
 mod pve;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -22,7 +23,7 @@ use crate::guest;
 use crate::journal::JournalEntry;
 
 pub use leftovers::{LOG_LINES, all_uses, made_in, writing_task};
-pub use pve::volume_uses_with;
+pub use volumes::volume_uses_with;
 
 /// How long a foreign machine may take to answer on an address that should be free. On one network an answer takes milliseconds, and a lost
 /// SYN is sent again after a second.

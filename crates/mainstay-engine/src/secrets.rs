@@ -4,11 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use mainstay_net::{Entropy, Env};
-use mainstay_plan::ClusterSecrets;
+use mainstay_net::Entropy;
+use mainstay_plan::{BundleError, ClusterSecrets};
 use sops_file::{CreationRules, Filter, Identity, Recipient, Rule};
-use talos_config::versions::Contract;
-use talos_config::{BundleError, PkiError, Secrets, ServiceAccountKey};
 
 use crate::files::FileStore;
 
@@ -29,8 +27,6 @@ pub enum SecretsError {
     Sops { path: PathBuf, source: sops_file::Error },
     #[error("{path} does not hold a cluster's secrets: {}", .source.problems.join("; "))]
     Bundle { path: PathBuf, source: BundleError },
-    #[error("the secrets cannot be made")]
-    Pki(#[from] PkiError),
     #[error("{path} exists already")]
     Exists { path: PathBuf },
 }
@@ -71,13 +67,6 @@ impl SecretsFile {
             source,
         })?;
         sops_file::recipients(&content.unwrap_or_default()).map_err(|source| self.sops(source))
-    }
-
-    /// The secrets of a new cluster, in memory.
-    pub fn make(env: &Env, contract: Contract, service_account: ServiceAccountKey) -> Result<ClusterSecrets, SecretsError> {
-        let mut rng = env.entropy.fork("secrets").rng();
-        let secrets = Secrets::generate(&mut rng, env.wall.now(), contract, service_account)?;
-        Ok(ClusterSecrets::talos(secrets))
     }
 
     /// Writes a bundle, encrypted, where no file is.

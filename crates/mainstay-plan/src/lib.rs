@@ -56,7 +56,9 @@ pub use ownership::{MarkPart, Ownership, ownership};
 pub use placement::largest_storage;
 pub use plan::{Drift, Held, HoldKind, Plan, Refusal, RefusalKind, Step, Unchanged};
 pub use policy::TurnPolicy;
-pub use secrets::{AccessError, ClusterSecrets, DistroSecrets, Kubeconfig, MintError, mint_time};
+pub use secrets::{
+    AccessError, BundleError, ClusterSecrets, DistroSecrets, Kubeconfig, MintError, ServiceAccountKeyKind, mint_time,
+};
 pub use settings::{Setting, SettingInfo};
 pub use step::{
     ApplyMode, Ask, Claim, Drain, Fill, FirstUser, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NewDisk, NicConfig,

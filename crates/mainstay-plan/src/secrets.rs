@@ -1,17 +1,20 @@
 //! The secrets of a cluster: its id, and the bundle of its distribution.
 
 use jiff::{SignedDuration, Timestamp};
-use mainstay_spec::Distro;
+use mainstay_spec::{Distro, DistroSpec};
 use rancher_config::MintTime;
 use rand::CryptoRng;
+use semver::Version;
 use serde::Deserialize;
-use talos_config::{BundleError, PkiError};
+use talos_config::versions::Contract;
+use talos_config::{PkiError, ServiceAccountKey};
 use url::Url;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-pub use talos_config::Kubeconfig;
 pub use talos_config::access::AccessError;
+use talos_config::access::KubeconfigEntry;
+pub use talos_config::{BundleError, Kubeconfig};
 
 /// Everything secret about one cluster. It is made once, before the first change.
 #[derive(Clone)]
@@ -27,6 +30,14 @@ pub enum DistroSecrets {
     Rancher(Box<rancher_config::Secrets>),
 }
 
+/// The key that signs service account tokens. Other programs verify the tokens, and not all of them know elliptic curves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServiceAccountKeyKind {
+    Rsa4096,
+    /// Drawn at once, for clusters that are simulated.
+    EcP256,
+}
+
 impl ClusterSecrets {
     /// The id comes from the random cluster id in the bundle, so that it is minted and lost with the secrets.
     pub fn talos(secrets: talos_config::Secrets) -> Self {
@@ -34,6 +45,36 @@ impl ClusterSecrets {
         Self {
             id,
             distro: DistroSecrets::Talos(Box::new(secrets)),
+        }
+    }
+
+    /// New secrets for a cluster of this distribution that begins with `release`. `key_rng` draws the service account key, which may take
+    /// seconds, `rng` everything else.
+    pub fn generate(
+        distro: &DistroSpec,
+        release: &Version,
+        kind: ServiceAccountKeyKind,
+        key_rng: &mut impl CryptoRng,
+        rng: &mut impl CryptoRng,
+        now: Timestamp,
+    ) -> Result<Self, MintError> {
+        match distro {
+            DistroSpec::Talos(_) => {
+                let key = match kind {
+                    ServiceAccountKeyKind::Rsa4096 => ServiceAccountKey::rsa4096(key_rng)?,
+                    ServiceAccountKeyKind::EcP256 => ServiceAccountKey::ec_p256(key_rng)?,
+                };
+                let secrets = talos_config::Secrets::generate(rng, now, Contract::of(release), key)?;
+                Ok(Self::talos(secrets))
+            }
+            DistroSpec::Rancher(spec) => {
+                let key = match kind {
+                    ServiceAccountKeyKind::Rsa4096 => rancher_config::ServiceKey::rsa(key_rng),
+                    ServiceAccountKeyKind::EcP256 => rancher_config::ServiceKey::ec(key_rng),
+                };
+                let key = key.map_err(|error| MintError(error.to_string()))?;
+                Self::generate_rancher(spec.distro, rng, now, key)
+            }
         }
     }
 
@@ -191,8 +232,13 @@ fn rancher_kubeconfig(
     now: Timestamp,
     rng: &mut impl CryptoRng,
 ) -> Result<Kubeconfig, MintError> {
-    let failed = |error: &dyn std::fmt::Display| MintError(error.to_string());
-    let text = rancher_config::access::kubeconfig(secrets, cluster, endpoint, lifetime, mint_time(now)?, rng);
-    let text = text.map_err(|error| failed(&error))?;
-    Kubeconfig::parse(&text).map_err(|error| failed(&error))
+    let identity = rancher_config::access::kubernetes_admin(secrets, lifetime, mint_time(now)?, rng);
+    let identity = identity.map_err(|error| MintError(error.to_string()))?;
+    Ok(Kubeconfig::new(&KubeconfigEntry {
+        cluster,
+        endpoint,
+        authority: secrets.server_ca(),
+        certificate: &identity.certificate,
+        key: &identity.key,
+    }))
 }

@@ -1,18 +1,13 @@
-//! Client certificates and the kubeconfig, made offline from the secrets.
+//! Client certificates, made offline from the secrets.
 
 use std::fmt;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use rand::CryptoRng;
-use serde_json::{Value, json};
-use url::Url;
 use zeroize::Zeroizing;
 
 use crate::pki::{EcKey, MintTime, PkiError, Subject};
 use crate::secrets::Secrets;
-use crate::yaml;
 
 /// A year, as the distributions give their own client certificates.
 pub const DEFAULT_LIFETIME: SignedDuration = SignedDuration::from_hours(24 * 365);
@@ -80,39 +75,4 @@ fn issue(
         key: key.to_pem()?,
         expires: at.now() + lifetime,
     })
-}
-
-/// A kubeconfig for the administrator, with the names that Talos clusters get: context and user `admin@<cluster>`.
-pub fn kubeconfig(
-    secrets: &Secrets,
-    cluster: &str,
-    endpoint: &Url,
-    lifetime: SignedDuration,
-    at: MintTime,
-    rng: &mut impl CryptoRng,
-) -> Result<Zeroizing<String>, PkiError> {
-    let identity = kubernetes_admin(secrets, lifetime, at, rng)?;
-    let user = format!("admin@{cluster}");
-    let encoded = |text: &str| Value::String(STANDARD.encode(text));
-    let file = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{
-            "name": cluster,
-            "cluster": {
-                "server": endpoint.as_str().trim_end_matches('/'),
-                "certificate-authority-data": encoded(secrets.server_ca()),
-            },
-        }],
-        "contexts": [{ "name": user, "context": { "cluster": cluster, "namespace": "default", "user": user } }],
-        "current-context": user,
-        "users": [{
-            "name": user,
-            "user": {
-                "client-certificate-data": encoded(&identity.certificate),
-                "client-key-data": encoded(&identity.key),
-            },
-        }],
-    });
-    Ok(Zeroizing::new(yaml::document(&file)))
 }

@@ -25,7 +25,7 @@ use crate::wait::WaitStatus;
 pub fn guest_port(distro: &DistroSpec) -> u16 {
     match distro {
         DistroSpec::Talos(_) => talos::TALOS_PORT,
-        DistroSpec::Rancher(_) => rancher::session::SSH_PORT,
+        DistroSpec::Rancher(_) => rancher::ssh::SSH_PORT,
     }
 }
 

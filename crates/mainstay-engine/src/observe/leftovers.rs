@@ -13,7 +13,7 @@ use pve_api::cluster::{Guest, GuestKind};
 use pve_api::{Client, Error, storage, task};
 
 use super::ObserveScope;
-use super::pve::{VolumeListing, hosts_sharing, volume_uses};
+use super::volumes::{VolumeListing, hosts_sharing, volume_uses};
 use crate::journal::MadeVolume;
 
 /// More lines than the log of a fill has.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mainstay_engine::FailureKind;
-use mainstay_engine::rancher::MachineAccess;
+use mainstay_engine::guest::rancher::MachineAccess;
 use mainstay_sim::WebFaults;
 use rancher_config::guest::{ArtifactOrigin, PinnedArtifact};
 use rancher_config::{Distro, Place};

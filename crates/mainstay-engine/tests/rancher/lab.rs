@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use mainstay_engine::Failure;
-use mainstay_engine::rancher::session::OpenGuest;
-use mainstay_engine::rancher::{
+use mainstay_engine::guest::rancher::session::OpenGuest;
+use mainstay_engine::guest::rancher::{
     ArtifactFiles, ExpectedFacts, Founding, Join, MachineAccess, Preparation, RancherAccess, WaitReporter, found, join_agent,
     join_server, prepare,
 };
@@ -518,11 +518,11 @@ impl ArtifactFiles for LocalFiles {
         &'a self,
         file: &'a str,
         offset: u64,
-    ) -> futures::future::BoxFuture<'a, std::io::Result<mainstay_engine::rancher::ArtifactFile>> {
+    ) -> futures::future::BoxFuture<'a, std::io::Result<mainstay_engine::guest::rancher::ArtifactFile>> {
         Box::pin(async move {
             let content = self.0.get(file).ok_or(std::io::ErrorKind::NotFound)?;
             let skipped = usize::try_from(offset).map_err(std::io::Error::other)?;
-            Ok(mainstay_engine::rancher::ArtifactFile {
+            Ok(mainstay_engine::guest::rancher::ArtifactFile {
                 length: content.len() as u64,
                 content: Box::new(std::io::Cursor::new(content[skipped..].to_vec())),
             })

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mainstay_engine::FailureKind;
-use mainstay_engine::rancher::{
+use mainstay_engine::guest::rancher::{
     FounderRecovery, ObservedMachine, RancherGuest, ServerRemoval, Upgrade, observe, reconfigure, recover_founder, remove_member,
     snapshot, upgrade,
 };

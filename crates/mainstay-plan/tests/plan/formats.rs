@@ -4,7 +4,7 @@
 
 use expect_test::expect_file;
 use mainstay_plan::{Desired, DesiredMachine, Mark, ShapeDigest, matches_shape, shape_digest};
-use mainstay_spec::Role;
+use mainstay_spec::{Distro, Role};
 
 use crate::world::{ID, THREE_AND_TWO, empty, settled};
 
@@ -46,6 +46,32 @@ fn a_mark_of_format_1_is_read_and_written_as_it_was() {
     assert!(mark.bootstrap && mark.going);
     let lease = mark.lease.as_ref().expect("a lease");
     assert_eq!(lease.to_string(), "ada@laptop 2026-03-01T10:00:00Z 2026-03-01T10:05:00Z");
+    assert_eq!(mark.write_into(text), text);
+}
+
+/// Every line that a mark may have.
+#[test]
+fn a_mark_with_every_line_is_read_and_written_as_it_was() {
+    let text = include_str!("../golden/mark-1-full.txt");
+    let mark = Mark::parse(text).expect("reads");
+    assert!(mark.tag_follows);
+    let disks = mark.disks.as_ref().expect("a list");
+    assert_eq!(disks["scsi0"].volume.as_deref(), Some("local-lvm:vm-3001-disk-1"));
+    assert_eq!(disks["scsi0"].serial.as_deref(), Some("system"));
+    assert_eq!(
+        (&disks["scsi1"].volume, disks["scsi1"].serial.as_deref()),
+        (&None, Some("longhorn"))
+    );
+    let pinned = mark.host_key.as_ref().expect("a host key");
+    assert_eq!(
+        (pinned.serial.as_str(), pinned.key.as_str()),
+        ("8f0e6c1d2b3a4958", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5")
+    );
+    let versions = mark.versions.as_ref().expect("versions");
+    assert_eq!(
+        (versions.distro, versions.release.to_string().as_str()),
+        (Distro::Rke2, "1.34.2+rke2r1")
+    );
     assert_eq!(mark.write_into(text), text);
 }
 

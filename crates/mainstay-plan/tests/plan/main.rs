@@ -9,6 +9,7 @@ mod drains;
 mod formats;
 mod frozen;
 mod half;
+mod kubeconfig;
 mod lints;
 mod new;
 mod places;

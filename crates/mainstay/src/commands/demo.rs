@@ -13,13 +13,10 @@ use mainstay_engine::{
     converge, observe,
 };
 use mainstay_net::{Entropy, Env, Trust, Wall, simulate};
-use mainstay_plan::ClusterSecrets;
-use mainstay_plan::Observed;
+use mainstay_plan::{ClusterSecrets, Observed, ServiceAccountKeyKind, derive};
 use mainstay_sim::{Mode, World};
 use mainstay_spec::{DistroSpec, Environment, Spec};
 use pve_api::{Client, ClientOptions, Endpoint};
-use talos_config::versions::Contract;
-use talos_config::{Secrets, ServiceAccountKey};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -263,17 +260,11 @@ fn bad_network() -> mainstay_net::NetFaults {
 }
 
 fn secrets(env: &Env, spec: &Spec) -> Result<ClusterSecrets, CommandError> {
+    let versions = derive::versions(spec, None, None)?;
+    let mut key_rng = env.entropy.fork("service account key").rng();
     let mut rng = env.entropy.fork("secrets").rng();
-    if let DistroSpec::Rancher(rancher) = &spec.distro {
-        let failed = |error: &dyn std::fmt::Display| CommandError::new("cannot create secrets").why(error.to_string());
-        let key = rancher_config::ServiceKey::ec(&mut rng).map_err(|error| failed(&error))?;
-        let secrets = ClusterSecrets::generate_rancher(rancher.distro, &mut rng, env.wall.now(), key);
-        return secrets.map_err(|error| failed(&error));
-    }
-    let minted =
-        ServiceAccountKey::ec_p256(&mut rng).and_then(|key| Secrets::generate(&mut rng, env.wall.now(), Contract::CLASSIC, key));
-    minted
-        .map(ClusterSecrets::talos)
+    let kind = ServiceAccountKeyKind::EcP256;
+    ClusterSecrets::generate(&spec.distro, &versions.release, kind, &mut key_rng, &mut rng, env.wall.now())
         .map_err(|error| CommandError::new("cannot create secrets").caused_by(error))
 }
 

@@ -1,7 +1,7 @@
 //! `secrets`: shows the contents of the file, and imports the secrets of an existing cluster.
 
 use mainstay_engine::SecretsFile;
-use mainstay_plan::ClusterSecrets;
+use mainstay_plan::{BundleError, ClusterSecrets};
 
 use crate::args;
 use crate::error::CommandError;
@@ -57,7 +57,7 @@ fn import(session: &Session, from: &std::path::Path, output: Output) -> Result<(
     } else {
         String::from_utf8(content).map_err(|_| CommandError::usage(format!("{} is not UTF-8 text", from.display())))?
     };
-    let bad = |error: talos_config::BundleError| {
+    let bad = |error: BundleError| {
         CommandError::usage(format!("{} does not contain the secrets of a cluster", from.display())).because(error.problems)
     };
     let secrets = ClusterSecrets::from_yaml(&text).map_err(bad)?;

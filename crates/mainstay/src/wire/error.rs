@@ -2,10 +2,8 @@
 
 use mainstay_engine::{Failure, FailureKind, RunError};
 use mainstay_plan::{Lease, Plan, Refusal, RefusalKind, Step};
-use mainstay_spec::{Diagnostic, Source};
 use serde::{Deserialize, Serialize};
 
-use super::event::WireEvent;
 use crate::text::{count, format_grant};
 
 /// What a reader of the stream learns about an error.
@@ -106,16 +104,6 @@ impl From<RefusalKind> for ErrorKind {
             RefusalKind::Gate => Self::Refused,
         }
     }
-}
-
-/// Errors and warnings about cluster.yaml. The spec crate writes the objects itself; its `why` is one text.
-pub fn diagnostics(source: &Source, found: &[Diagnostic]) -> Vec<WireEvent> {
-    let read = |mut object: serde_json::Value| {
-        let why = object["why"].as_str().filter(|why| !why.is_empty()).map(str::to_owned);
-        object["why"] = why.into_iter().collect();
-        serde_json::from_value(object).expect("the spec crate writes the fields of an error")
-    };
-    mainstay_spec::report::json(source, found).into_iter().map(read).collect()
 }
 
 /// The errors that a run ended with. `file` is the cluster file.

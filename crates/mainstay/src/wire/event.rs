@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{ErrorEvent, ErrorKind};
 use super::plan::{PlanEvent, pools};
+use super::time::{duration, seconds};
 
 /// The version of the format. Fields may be added to a version; none is renamed, removed or given another type.
 const VERSION: u8 = 1;
@@ -266,14 +267,4 @@ fn state(now: &StepEvent) -> StepState {
 
 fn ids(steps: &[StepId]) -> Vec<u32> {
     steps.iter().map(|id| id.0).collect()
-}
-
-/// Rounded to tenths: finer times differ from run to run and tell nothing.
-pub fn seconds(time: Duration) -> f64 {
-    (time.as_secs_f64() * 10.0).round() / 10.0
-}
-
-/// A time of a line that was read. A negative or absurd one, which mainstay never writes, counts as zero.
-pub fn duration(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }

@@ -6,7 +6,7 @@ use mainstay_plan::{Plan, Step, Subject};
 use mainstay_spec::{Machine, Spec};
 use serde::{Deserialize, Serialize};
 
-use super::event::seconds;
+use super::time::seconds;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

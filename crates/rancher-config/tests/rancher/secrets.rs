@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use rancher_config::access::{DEFAULT_LIFETIME, kubeconfig, kubernetes_admin, supervisor_client};
+use rancher_config::access::{DEFAULT_LIFETIME, kubernetes_admin, supervisor_client};
 use rancher_config::{ClientIdentity, Distro, MintTime, Secrets, ServiceKey};
 use rand::SeedableRng;
 use rand_chacha::ChaCha20Rng;
@@ -232,36 +232,4 @@ fn printing_for_debugging_shows_nothing_secret() {
         secrets.server_token()
     );
     assert!(!shown.contains("PRIVATE") && !shown.contains("K10"), "{shown}");
-}
-
-#[test]
-fn the_kubeconfig_points_at_the_endpoint_and_holds_a_working_certificate() {
-    let secrets = secrets(Distro::Rke2);
-    let endpoint = "https://10.0.0.20:6443".parse().expect("a URL");
-    let text = kubeconfig(&secrets, "lab", &endpoint, DEFAULT_LIFETIME, at(NOW), &mut rng(1)).expect("a file");
-    let file: serde_json::Value = serde_saphyr::from_str(&text).expect("YAML");
-    assert_eq!(file["current-context"], "admin@lab");
-    assert_eq!(file["clusters"][0]["cluster"]["server"], "https://10.0.0.20:6443");
-    let decoded = |value: &serde_json::Value| {
-        use base64::Engine;
-        let bytes = base64::engine::general_purpose::STANDARD.decode(value.as_str().expect("text"));
-        String::from_utf8(bytes.expect("base64")).expect("PEM")
-    };
-    assert_eq!(
-        decoded(&file["clusters"][0]["cluster"]["certificate-authority-data"]),
-        secrets.server_ca()
-    );
-    let user = &file["users"][0]["user"];
-    PrivateKeyDer::from_pem_slice(decoded(&user["client-key-data"]).as_bytes()).expect("a key");
-    let identity = ClientIdentity {
-        certificate: decoded(&user["client-certificate-data"]),
-        key: String::new().into(),
-        expires: NOW.parse().expect("a time"),
-    };
-    let client_ca = secrets
-        .tls_files()
-        .into_iter()
-        .find(|file| file.name == "client-ca.crt")
-        .expect("there");
-    assert!(accepts(&client_ca.content, &identity, NOW));
 }

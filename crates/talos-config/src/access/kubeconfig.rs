@@ -19,8 +19,39 @@ pub struct Kubeconfig {
     root: Node,
 }
 
+/// A cluster and the certificate of its administrator, all PEM.
+#[derive(Clone, Copy)]
+pub struct KubeconfigEntry<'a> {
+    pub cluster: &'a str,
+    pub endpoint: &'a url::Url,
+    pub authority: &'a str,
+    pub certificate: &'a str,
+    pub key: &'a str,
+}
+
 impl Kubeconfig {
-    /// A file for the administrator, named as Talos names it: `admin@<cluster>`.
+    /// A file for the administrator, named as Talos names it: `admin@<cluster>`. Clusters of other distributions get the same names.
+    pub fn new(entry: &KubeconfigEntry<'_>) -> Self {
+        let (cluster, user) = (entry.cluster, format!("admin@{}", entry.cluster));
+        let mut root = Node::from(json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": cluster, "cluster": { "server": crate::generate::bare_url(entry.endpoint) } }],
+            "contexts": [{ "name": user, "context": { "cluster": cluster, "namespace": "default", "user": user } }],
+            "current-context": user,
+            "users": [{ "name": user, "user": {} }],
+        }));
+        for (list, section, field, pem) in [
+            ("clusters", "cluster", "certificate-authority-data", entry.authority),
+            ("users", "user", "client-certificate-data", entry.certificate),
+            ("users", "user", "client-key-data", entry.key),
+        ] {
+            set(&mut root, list, section, field, encoded(pem));
+        }
+        Self { root }
+    }
+
+    /// A file for the administrator of a Talos cluster.
     pub fn mint(
         secrets: &Secrets,
         cluster: &str,
@@ -30,26 +61,13 @@ impl Kubeconfig {
         rng: &mut impl CryptoRng,
     ) -> Result<Self, PkiError> {
         let identity = kubernetes_admin(secrets, lifetime, now, rng)?;
-        let user = format!("admin@{cluster}");
-        let mut root = Node::from(json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{ "name": cluster, "cluster": { "server": crate::generate::bare_url(endpoint) } }],
-            "contexts": [{ "name": user, "context": { "cluster": cluster, "namespace": "default", "user": user } }],
-            "current-context": user,
-            "users": [{ "name": user, "user": {} }],
-        }));
-        let authority = encoded(secrets.kubernetes_ca());
-        set(&mut root, "clusters", "cluster", "certificate-authority-data", authority);
-        set(
-            &mut root,
-            "users",
-            "user",
-            "client-certificate-data",
-            encoded(&identity.certificate),
-        );
-        set(&mut root, "users", "user", "client-key-data", encoded(&identity.key));
-        Ok(Self { root })
+        Ok(Self::new(&KubeconfigEntry {
+            cluster,
+            endpoint,
+            authority: secrets.kubernetes_ca(),
+            certificate: &identity.certificate,
+            key: &identity.key,
+        }))
     }
 
     /// An empty file is an empty kubeconfig.

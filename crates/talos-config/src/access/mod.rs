@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use rand::CryptoRng;
 use zeroize::Zeroizing;
 
-pub use kubeconfig::Kubeconfig;
+pub use kubeconfig::{Kubeconfig, KubeconfigEntry};
 pub use talosconfig::Talosconfig;
 
 use crate::pki::{Certificate, Extended, Issuer, KeyUsage, Name, PkiError, Profile};

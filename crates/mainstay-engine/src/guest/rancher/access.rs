@@ -3,25 +3,17 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use mainstay_kube::Cluster;
-use mainstay_net::{Env, Identity, Secret, SshHostKey, Target, Trust};
+use mainstay_net::{Env, Identity, Secret, Target, Trust};
 use rancher_config::{ClientIdentity, Distro, MintTime, PkiError, Secrets, access};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
-use super::session::GuestSession;
-use super::supervisor::Supervisor;
-use crate::failure::{Failure, FailureKind};
-
-/// The user that the cloud-init drive makes on every image.
-pub const SSH_USER: &str = "mainstay";
+use super::ssh::{GuestSession, MachineAccess};
+use super::supervisor::{CONNECT, Supervisor, unusable};
+use crate::failure::Failure;
 
 const KUBERNETES_PORT: u16 = 6443;
-
-/// How long dial and handshake with an API server or a supervisor may take.
-pub(super) const CONNECT: Duration = Duration::from_secs(5);
 
 /// Pushes at once: each is limited by the operator's own uplink.
 const PUSHES: usize = 3;
@@ -45,21 +37,6 @@ struct Shared {
     sessions: Mutex<BTreeMap<(IpAddr, String), GuestSession>>,
     supervisors: Mutex<BTreeMap<IpAddr, Supervisor>>,
     clusters: Mutex<BTreeMap<IpAddr, Cluster>>,
-}
-
-/// One machine as PVE's config and the mark describe it.
-#[derive(Clone, Debug)]
-pub struct MachineAccess {
-    /// The machine's name, which is also its Node's name.
-    pub name: String,
-    pub address: IpAddr,
-    /// SMBIOS UUID and serial, read from PVE's config in this run.
-    pub uuid: String,
-    pub serial: String,
-    /// The host key of the mark, if its recorded serial is the current one. `None` before the first proof.
-    pub pin: Option<SshHostKey>,
-    /// When the VM started. A login that fails shortly afterwards means that the guest still boots.
-    pub started: Option<Instant>,
 }
 
 impl RancherAccess {
@@ -99,7 +76,7 @@ impl RancherAccess {
         if let Some(session) = known {
             return session.clone();
         }
-        let session = GuestSession::new(self, machine, self.ssh_key.clone());
+        let session = GuestSession::new(&self.env, machine, self.ssh_key.clone());
         sessions.insert(key, session.clone());
         session
     }
@@ -117,7 +94,13 @@ impl RancherAccess {
         if let Some(supervisor) = supervisors.get(&address) {
             return Ok(supervisor.clone());
         }
-        let supervisor = Supervisor::new(self, address, &self.trust(&self.supervisor_identity))?;
+        let supervisor = Supervisor::new(
+            &self.env,
+            self.distro,
+            &self.server_ca,
+            address,
+            &self.trust(&self.supervisor_identity),
+        )?;
         supervisors.insert(address, supervisor.clone());
         Ok(supervisor)
     }
@@ -142,10 +125,6 @@ impl RancherAccess {
             server_name: None,
         }
     }
-}
-
-pub(super) fn unusable(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Failure {
-    Failure::new(FailureKind::Bug, format!("the {what} cannot be used")).caused_by(error)
 }
 
 fn identity(minted: &ClientIdentity) -> Identity {

@@ -2,7 +2,7 @@
 //!
 //! | channel | used for |
 //! |---|---|
-//! | SSH ([`session`]) | steps that write to one machine, and the probe that decides them |
+//! | SSH ([`ssh`], [`session`]) | steps that write to one machine, and the probe that decides them |
 //! | supervisor ([`supervisor`]) | etcd members, readiness, the served authority, snapshots |
 //! | Kubernetes | removal of an etcd member by its Node, the version that runs |
 //!
@@ -18,17 +18,19 @@ mod observe;
 mod prepare;
 mod push;
 pub mod session;
+pub mod ssh;
 pub mod step;
 pub mod supervisor;
 mod vip;
 mod wait;
 
-pub use access::{MachineAccess, RancherAccess};
+pub use access::RancherAccess;
 pub use clients::RancherClients;
 pub use lifecycle::{FounderRecovery, Founding, Join, found, has_founder_failure, join_agent, join_server, recover_founder};
 pub use maintenance::{ServerRemoval, Upgrade, reconfigure, remove_member, snapshot, upgrade};
 pub use observe::{ObservedMachine, RancherGuest, RancherObservation, RunningFacts, observe};
 pub use prepare::{ExpectedFacts, GuestProblem, Preparation, check_facts, prepare, probe, start_packages};
 pub use push::{ArtifactFile, ArtifactFiles};
+pub use ssh::MachineAccess;
 pub use vip::{VipAnswer, VipVerdict, ask_vip, judge_vip};
 pub use wait::WaitReporter;

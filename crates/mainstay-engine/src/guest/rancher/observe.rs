@@ -5,10 +5,11 @@ use std::time::Duration;
 use rancher_config::guest::{GuestFile, Probe, UnitState};
 use rancher_config::{ReleaseVersion, Role};
 
-use super::access::{MachineAccess, RancherAccess};
+use super::access::RancherAccess;
 use super::lifecycle::has_founder_failure;
 use super::prepare::{probe, unit_report};
-use super::session::{OpenGuest, SshState};
+use super::session::OpenGuest;
+use super::ssh::{MachineAccess, SshState};
 use super::supervisor::{SupervisorError, SupervisorMember};
 
 /// A login that waits out a penalty of sshd does not hold up an observation.

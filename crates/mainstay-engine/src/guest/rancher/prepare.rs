@@ -11,7 +11,8 @@ use rancher_config::guest::{
 use rancher_config::{ReleaseVersion, Role};
 
 use super::push::{self, ArtifactFiles};
-use super::session::{OpenGuest, SshState};
+use super::session::OpenGuest;
+use super::ssh::SshState;
 use super::wait::{Poll, WaitReporter, until};
 use crate::failure::{Failure, FailureKind};
 

@@ -3,18 +3,21 @@
 //! A request with a password costs the server about forty times the computing time of one with a certificate, so a password is never sent.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use mainstay_net::http::{Body, HttpClient, HttpError, HttpOptions};
-use mainstay_net::{Again, Backoff, Connector, DialFault, Entropy, Trust, retry};
+use mainstay_net::{Again, Backoff, Connector, DialFault, Entropy, Env, Trust, retry};
 use rancher_config::Distro;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::access::{CONNECT, RancherAccess, unusable};
 use crate::failure::{Failure, FailureKind};
+
+/// How long dial and handshake with an API server or a supervisor may take.
+pub(super) const CONNECT: Duration = Duration::from_secs(5);
 
 /// One request. `/db/info` without quorum answers after its own limit of several seconds.
 const CALL: Duration = Duration::from_secs(15);
@@ -34,7 +37,7 @@ pub struct Supervisor {
     client: HttpClient,
     distro: Distro,
     base: String,
-    our_ca: std::sync::Arc<str>,
+    our_ca: Arc<str>,
     entropy: Entropy,
 }
 
@@ -83,21 +86,25 @@ pub enum SupervisorError {
     Refused { status: u16, message: String },
 }
 
+pub(super) fn unusable(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Failure {
+    Failure::new(FailureKind::Bug, format!("the {what} cannot be used")).caused_by(error)
+}
+
 impl Supervisor {
-    pub(super) fn new(access: &RancherAccess, address: IpAddr, trust: &Trust) -> Result<Self, Failure> {
-        let connector = Connector::new(access.env.dialer.clone(), trust, access.env.wall, CONNECT)
+    pub(super) fn new(env: &Env, distro: Distro, our_ca: &Arc<str>, address: IpAddr, trust: &Trust) -> Result<Self, Failure> {
+        let connector = Connector::new(env.dialer.clone(), trust, env.wall, CONNECT)
             .map_err(|error| unusable("supervisor client certificate", error))?;
-        let port = access.distro.supervisor_port();
+        let port = distro.supervisor_port();
         let host = match address {
             IpAddr::V4(v4) => v4.to_string(),
             IpAddr::V6(v6) => format!("[{v6}]"),
         };
         Ok(Self {
             client: HttpClient::new(connector, HttpOptions::default()),
-            distro: access.distro,
+            distro,
             base: format!("https://{host}:{port}"),
-            our_ca: access.server_ca.clone(),
-            entropy: access.env.entropy.fork("supervisor").fork(&host),
+            our_ca: Arc::clone(our_ca),
+            entropy: env.entropy.fork("supervisor").fork(&host),
         })
     }
 

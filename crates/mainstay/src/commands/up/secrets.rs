@@ -1,11 +1,8 @@
 //! The secrets of a new cluster: created in memory for the plan, and written after its approval, before the first change.
 
 use mainstay_engine::SecretsFile;
-use mainstay_plan::{ClusterSecrets, derive};
-use mainstay_spec::DistroSpec;
+use mainstay_plan::{ClusterSecrets, ServiceAccountKeyKind, derive};
 use sops_file::{Identity, Rule};
-use talos_config::ServiceAccountKey;
-use talos_config::versions::Contract;
 
 use crate::error::CommandError;
 use crate::output::Output;
@@ -46,26 +43,19 @@ pub async fn open_or_make(session: &Session, output: Output) -> Result<(ClusterS
 }
 
 async fn make(session: &Session) -> Result<ClusterSecrets, CommandError> {
-    if let DistroSpec::Rancher(rancher) = &session.spec().distro {
-        return make_rancher(session, rancher.distro).await;
-    }
-    let entropy = session.env.entropy.fork("service account key");
-    let key = tokio::task::spawn_blocking(move || ServiceAccountKey::rsa4096(&mut entropy.rng())).await;
-    let key = key.map_err(|error| CommandError::new("cannot create the service account key").caused_by(error))?;
-    let key = key.map_err(|error| CommandError::new("cannot create the service account key").caused_by(error))?;
-    let versions = derive::versions(session.spec(), None, None)?;
-    Ok(SecretsFile::make(&session.env, Contract::of(&versions.release), key)?)
-}
-
-async fn make_rancher(session: &Session, distro: rancher_config::Distro) -> Result<ClusterSecrets, CommandError> {
     let failed = "cannot create the cluster's secrets";
-    let entropy = session.env.entropy.fork("service account key");
-    let key = tokio::task::spawn_blocking(move || rancher_config::ServiceKey::rsa(&mut entropy.rng())).await;
-    let key = key.map_err(|error| CommandError::new(failed).caused_by(error))?;
-    let key = key.map_err(|error| CommandError::new(failed).caused_by(error))?;
-    let mut rng = session.env.entropy.fork("secrets").rng();
-    ClusterSecrets::generate_rancher(distro, &mut rng, session.env.wall.now(), key)
-        .map_err(|error| CommandError::new(failed).caused_by(error))
+    let versions = derive::versions(session.spec(), None, None)?;
+    let (distro, env) = (session.spec().distro.clone(), session.env.clone());
+    let generate = move || {
+        let mut key_rng = env.entropy.fork("service account key").rng();
+        let mut rng = env.entropy.fork("secrets").rng();
+        let kind = ServiceAccountKeyKind::Rsa4096;
+        ClusterSecrets::generate(&distro, &versions.release, kind, &mut key_rng, &mut rng, env.wall.now())
+    };
+    // The key takes seconds of computing, during which Ctrl-C must still be heard.
+    let generated = tokio::task::spawn_blocking(generate).await;
+    let generated = generated.map_err(|error| CommandError::new(failed).caused_by(error))?;
+    generated.map_err(|error| CommandError::new(failed).caused_by(error))
 }
 
 impl PendingSecrets {
