@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod access;
+mod addresses;
 mod adopt;
 mod ask;
 mod config;

@@ -12,8 +12,8 @@ use mainstay_spec::Distro;
 use pve_api::cluster::HostState;
 use pve_api::{Client, ClientOptions, Content, Endpoint, cluster, host, storage};
 
+use super::addresses;
 use super::ask::Questions;
-use super::setup::addresses;
 use crate::args::InitArgs;
 use crate::error::CommandError;
 use crate::output::Output;

@@ -1,7 +1,6 @@
 //! `setup`: makes user, roles, access list and API token for one cluster through the API, and writes the cluster file with what it found.
 
 mod access;
-pub(super) mod addresses;
 mod connect;
 mod token_file;
 mod undo;
@@ -20,7 +19,7 @@ use rand::Rng;
 use uuid::Uuid;
 
 use super::ask::Questions;
-use super::{init, trust};
+use super::{addresses, init, trust};
 use crate::args::SetupArgs;
 use crate::error::CommandError;
 use crate::output::Output;

@@ -1,4 +1,4 @@
-//! Looks for addresses that no one answers on.
+//! Looks for addresses on which no machine answers.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
