@@ -233,21 +233,6 @@ impl Release {
     }
 }
 
-/// The newest revision of each release, by namespace and name. Labels may lie; the highest revision counts.
-pub fn newest(releases: impl IntoIterator<Item = Release>) -> BTreeMap<(String, String), Release> {
-    let mut newest: BTreeMap<(String, String), Release> = BTreeMap::new();
-    for release in releases {
-        let key = (release.namespace.clone(), release.name.clone());
-        match newest.get(&key) {
-            Some(known) if known.revision >= release.revision => {}
-            _ => {
-                newest.insert(key, release);
-            }
-        }
-    }
-    newest
-}
-
 fn set(record: &mut Value, path: &[&str], text: &str) {
     let mut at = record;
     for key in path {
@@ -334,13 +319,6 @@ mod tests {
             Release::decode(&raw(&json!({"name": "x"}))),
             Err(ReleaseError::Missing("version"))
         );
-    }
-
-    #[test]
-    fn the_highest_revision_is_the_newest_also_beyond_nine() {
-        let at = |revision| Release { revision, ..release() };
-        let newest = newest([at(9), at(10), at(2)]);
-        assert_eq!(newest[&("kube-system".to_owned(), "cilium".to_owned())].revision, 10);
     }
 
     #[test]

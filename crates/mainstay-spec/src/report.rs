@@ -1,4 +1,8 @@
 //! Diagnostics for people and for programs. Pure: the binary prints what these functions return.
+//!
+//! The page is laid out here and not by `annotate-snippets`, because that crate prints source lines as they are. Lines of cluster.yaml
+//! may hold a secret that belongs elsewhere, so they are masked before they are cut to the width of the page, and columns must still
+//! point at the right place afterwards.
 
 use anstyle::{AnsiColor, Style};
 use serde_json::{Value, json};

@@ -1,4 +1,7 @@
 //! OpenSSH's list of host keys.
+//!
+//! Keys are parsed by `ssh-key` (through russh). The lines are read here, because its reader of known_hosts splits
+//! a line into parts and matches no host: patterns, negation, hashed names, ports and revoked keys would all stay here.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,8 @@
 //! Private keys and certificates in the encodings Talos uses, from a random stream and a time.
+//!
+//! Not built with `x509-cert`: Talos keeps Ed25519 keys under a PEM label of its own, and one bundle mixes Ed25519, EC and RSA. Signers
+//! and labels would have to be adapted to that crate, and only the certificate body in `cert.rs` would become shorter. RKE2 and k3s have
+//! one key type and standard labels, so `rancher-config` uses the crate.
 
 mod cert;
 mod key;
