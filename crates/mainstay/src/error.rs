@@ -67,7 +67,8 @@ impl CommandError {
         let problem = Self::unreadable(path, error);
         if error.kind() == std::io::ErrorKind::NotFound {
             return problem
-                .help("to create one from what your Proxmox VE has: mainstay init")
+                .help("to create one, with a user and a token on your Proxmox VE: mainstay setup")
+                .help("to create one with a token that you have: mainstay init")
                 .help("to use another file: mainstay -f FILE ...");
         }
         problem

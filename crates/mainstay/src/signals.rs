@@ -15,7 +15,7 @@ impl Signals {
         Self {
             interrupt: signal(SignalKind::interrupt()).ok(),
             terminate: signal(SignalKind::terminate()).ok(),
-            hangup: signal(SignalKind::hangup()).ok(),
+            hangup: (!ignores_hangup()).then(|| signal(SignalKind::hangup()).ok()).flatten(),
         }
     }
 
@@ -28,6 +28,15 @@ impl Signals {
             () = recv(self.hangup.as_mut()) => {}
         }
     }
+}
+
+/// `nohup mainstay up` goes on when its terminal is closed: the signal was ignored before the program began, and stays so. The kernel lists
+/// ignored signals as a mask in which SIGHUP, number 1, is the lowest bit.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Where a handler cannot be installed, the signal is never received.

@@ -40,6 +40,8 @@ pub(super) async fn fetch(site: &Clients, voice: &StepProgress, at: &StorageAt, 
         Err(error) => return Err(error.into()),
     };
     journal_task(site, "image.fetch", &at.to_string(), &upid);
+    // What was waited for before, such as the build of the image, is over.
+    voice.wait("downloading", DOWNLOAD);
     let told = site
         .pve
         .wait_copy(&upid, Some(&store), PROGRESS_EVERY, |progress| {

@@ -156,7 +156,7 @@ fn close(end: DemoResult, readers: &mut Readers, output: Output) -> Result<(), C
         output.status("");
         output.print(view::status::page(&end.spec, Some(&end.secrets), observed, 2, end.now).text(output.width()));
     }
-    output.status("\nAll of this was simulated; nothing is left of it. Next: mainstay init");
+    output.status("\nAll of this was simulated; nothing is left of it. On your own Proxmox VE: mainstay setup");
     Ok(())
 }
 

@@ -62,6 +62,9 @@ pub async fn run(file: &Path, args: &SetupArgs, process_env: ProcessEnv, output:
     let access = Access::new(spec.name.as_str(), id, &grants);
     if args.show {
         access.commands().iter().for_each(|line| output.print(line));
+        if let Some(storage) = import_change(&pve, spec).await? {
+            output.print(import_command(&storage));
+        }
         return Ok(());
     }
     may_set_up(&pve).await?;
@@ -301,6 +304,17 @@ async fn import_change(pve: &Client, spec: &Spec) -> Result<Option<Definition>, 
         );
     }
     Ok(Some(chosen.clone()))
+}
+
+/// What `--enable-import` does, on the command line of a host.
+fn import_command(storage: &Definition) -> String {
+    let mut content: Vec<String> = storage.content.iter().map(ToString::to_string).collect();
+    content.push(Content::Import.to_string());
+    format!(
+        "pvesm set {} --content {}   # with --enable-import",
+        storage.storage,
+        content.join(",")
+    )
 }
 
 /// Shows every change and asks. The storage is not ours, so that it has a question and a flag of its own.

@@ -87,14 +87,8 @@ impl LiveView {
         write(&frame);
     }
 
-    /// Moves to the first line of the board and erases everything below. A terminal that became narrower shows long lines in several rows.
     fn erase(&self, width: usize) -> String {
-        let rows: usize = self.drawn.iter().map(|line| line.div_ceil(width.max(1)).max(1)).sum();
-        if rows == 0 {
-            String::new()
-        } else {
-            format!("\x1b[{rows}A\x1b[J")
-        }
+        erase(&self.drawn, width)
     }
 
     fn painted(&self, line: &BoardLine) -> String {
@@ -162,6 +156,16 @@ impl EventReader for LiveView {
     }
 }
 
+/// Moves to the first line of the board and erases everything below. A terminal that became narrower shows long lines in several rows.
+fn erase(drawn: &[usize], width: usize) -> String {
+    let rows: usize = drawn.iter().map(|line| line.div_ceil(width.max(1)).max(1)).sum();
+    if rows == 0 {
+        String::new()
+    } else {
+        format!("\x1b[{rows}A\x1b[J")
+    }
+}
+
 /// Columns and rows. Read before each frame, so that a resize needs no signal.
 fn size() -> (usize, usize) {
     let size =
@@ -174,4 +178,16 @@ fn size() -> (usize, usize) {
 fn write(frame: &str) {
     let mut err = std::io::stderr().lock();
     let _ = err.write_all(frame.as_bytes()).and_then(|()| err.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::erase;
+
+    #[test]
+    fn a_board_is_erased_whole_also_after_the_terminal_became_narrower() {
+        assert_eq!(erase(&[], 80), "");
+        assert_eq!(erase(&[79, 10, 0], 80), "\x1b[3A\x1b[J");
+        assert_eq!(erase(&[79, 10, 0], 40), "\x1b[4A\x1b[J");
+    }
 }

@@ -369,3 +369,75 @@ fn output_that_goes_to_head_ends_the_program_quietly() {
         assert!(!told.contains("error") && !told.contains("panic"), "{arguments:?}: {told}");
     }
 }
+
+/// A datacenter in which no VM can be created.
+const WITHOUT_ROOM: &str = "faults:\n\
+    \x20 - { call: 'task qmcreate', then: { fail-task: { seconds: 0, error: 'no such volume group' } } }\n";
+
+#[test]
+fn a_step_that_fails_stays_visible_and_says_how_to_see_more() {
+    let sim = Sim::of(WITHOUT_ROOM);
+    let stage = sim
+        .stage()
+        .with("TERM", "xterm-256color")
+        .file("cluster.yaml", sim.cluster(111))
+        .with_secrets();
+    let plain = stage.run(&["up", "--yes"]);
+    assert_eq!(plain.code, Some(1), "{}", plain.stderr);
+    for told in [
+        " failed box-control-plane-1: claim: ",
+        "no such volume group",
+        "Every step, wait and error of this run: mainstay logs --last",
+    ] {
+        assert!(plain.stderr.contains(told), "{told:?} is missing:\n{}", plain.stderr);
+    }
+    let live = stage.on_terminal(&["up", "--yes"]).finish();
+    let last_frame = live.stderr.rsplit("\x1b[J").next().expect("a frame").to_owned();
+    assert!(
+        last_frame.contains("failed: ") && last_frame.contains("mainstay logs --last"),
+        "{last_frame}"
+    );
+    let again = stage.run(&["logs", "--last", "-v"]);
+    assert!(
+        again.stderr.contains("failed machine.claim box-control-plane-1"),
+        "{}",
+        again.stderr
+    );
+}
+
+#[test]
+fn show_lists_what_setup_would_make_and_changes_nothing() {
+    let sim = world(112);
+    let stage = stage_of(&sim);
+    let said = setup(&sim, &stage, &["--show"]);
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    let position = |begin: &str| {
+        lines
+            .iter()
+            .position(|line| line.starts_with(begin))
+            .unwrap_or_else(|| panic!("{begin}: {lines:#?}"))
+    };
+    // In an order that works: roles and user before the access list, the token before its own entries.
+    assert!(
+        position("pveum role add ") < position("pveum user add ") && position("pveum user add ") < position("pveum acl modify ")
+    );
+    assert!(position("pveum user token add ") < lines.iter().rposition(|line| line.contains("--tokens")).expect("an entry"));
+    assert!(
+        lines.contains(&"pvesm set local --content backup,iso,vztmpl,import   # with --enable-import"),
+        "{lines:#?}"
+    );
+    assert!(!stage.path("cluster.yaml").exists() && !stage.path("cluster.token").exists());
+    assert_eq!(users(&sim), Vec::<String>::new());
+}
+
+#[test]
+fn a_run_under_nohup_goes_on_when_the_terminal_hangs_up() {
+    let sim = Sim::start();
+    let stage = sim.stage().file("cluster.yaml", sim.cluster(113)).with_secrets();
+    let mut run = stage.spawn_without_hangup(&["up", "--yes", "-v"]);
+    run.stderr.until(&["begin  image.fetch pve1:local"]);
+    run.signal("HUP");
+    let said = run.finish();
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+}

@@ -95,7 +95,10 @@ impl Stage {
 
     /// Begins a run, to be watched and interrupted.
     pub fn spawn(&self, arguments: &[&str]) -> Running<'_> {
-        let mut command = self.command(arguments);
+        self.watch(self.command(arguments), arguments)
+    }
+
+    fn watch(&self, mut command: Command, arguments: &[&str]) -> Running<'_> {
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -110,6 +113,20 @@ impl Stage {
             stdout,
             stderr,
         }
+    }
+
+    /// Begins a run as `nohup` does: SIGHUP is ignored.
+    #[expect(clippy::disallowed_methods, reason = "the shell ignores signals, which std does not")]
+    pub fn spawn_without_hangup(&self, arguments: &[&str]) -> Running<'_> {
+        let mut shell = Command::new("/bin/sh");
+        shell
+            .args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", PROGRAM])
+            .args(arguments)
+            .env_clear()
+            .envs(&self.variables)
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        self.watch(shell, arguments)
     }
 
     /// Begins a run on a pseudo-terminal.

@@ -62,6 +62,14 @@ impl Access {
         format!("{}!{TOKEN}", self.user)
     }
 
+    /// The user of another setup: `mainstay-home-1a2b3c4d@pve`, but not `mainstay-home-lab-1a2b3c4d@pve`, which is of another cluster.
+    fn is_namesake(&self, user: &str) -> bool {
+        let id = user
+            .strip_prefix(&self.user_prefix)
+            .and_then(|rest| rest.strip_suffix("@pve"));
+        *user != *self.user && id.is_some_and(|id| id.len() == 8 && id.chars().all(|digit| digit.is_ascii_hexdigit()))
+    }
+
     fn is_ours(&self, entry: &AclEntry) -> bool {
         entry.ugid == self.user || entry.ugid == self.token()
     }
@@ -209,7 +217,7 @@ impl Present {
     /// A user or token of this name without the setup id was made by another hand, and is refused.
     async fn read(pve: &Client, access: &Access, id: Uuid) -> Result<Self, CommandError> {
         let users = pve.call(access::users()).await?;
-        let is_namesake = |name: &str| name.starts_with(&access.user_prefix) && *name != *access.user;
+        let is_namesake = |name: &str| access.is_namesake(name);
         let namesakes = users.iter().map(|user| user.userid.clone()).filter(|name| is_namesake(name));
         let namesakes = namesakes.collect();
         let user = users.into_iter().find(|user| user.userid == access.user);
@@ -369,4 +377,23 @@ pub async fn leftover(pve: &Client, access: &Access, id: Uuid) -> Result<(Vec<Ch
         }
     }
     Ok((changes, kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_whose_name_begins_alike_is_no_namesake() {
+        let access = Access::new("home", Uuid::nil(), &[]);
+        for (user, is_namesake) in [
+            ("mainstay-home-1a2b3c4d@pve", true),
+            ("mainstay-home-00000000@pve", false),
+            ("mainstay-home-lab-1a2b3c4d@pve", false),
+            ("mainstay-home-by-hand@pve", false),
+            ("mainstay-home-1a2b3c4d@pam", false),
+        ] {
+            assert_eq!(access.is_namesake(user), is_namesake, "{user}");
+        }
+    }
 }
