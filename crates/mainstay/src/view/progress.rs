@@ -66,6 +66,7 @@ struct RunningStep {
 
 struct StepFailure {
     action: String,
+    stage: Stage,
     text: String,
 }
 
@@ -182,6 +183,7 @@ impl Progress {
                 row.running.remove(&step.id);
                 row.failure = Some(StepFailure {
                     action: step.action.clone(),
+                    stage: Stage::of(&step),
                     text: summary.clone(),
                 });
             }
@@ -280,7 +282,7 @@ impl Progress {
                     transfer: running.transfer,
                 }
             }
-            (None, Some(failure)) => RowState::of(RowPhase::Failed, row.current_stage(), failed(&failure.text)),
+            (None, Some(failure)) => RowState::of(RowPhase::Failed, Some(failure.stage), failed(&failure.text)),
             (None, None) if row.left == 0 => RowState {
                 since: row.ended.map(|ended| ended.saturating_sub(row.begun.unwrap_or(ended))),
                 ..RowState::of(RowPhase::Done, None, "done".to_owned())
@@ -383,7 +385,7 @@ impl Row {
             // A guest that boots has its step in a later stage: until it answers, the boot goes on.
             () if running == Some(*stage) => StageCell::Current,
             () if steps.open.is_empty() && running.is_none_or(|running| *stage < running || steps.done > 0) => StageCell::Done,
-            () if self.failure.is_some() && running.is_none() && self.current_stage() == Some(*stage) => StageCell::Failed,
+            () if running.is_none() && self.failure.as_ref().is_some_and(|failure| failure.stage == *stage) => StageCell::Failed,
             () => StageCell::Open,
         };
         self.stages.iter().map(cell).collect()

@@ -372,7 +372,7 @@ fn output_that_goes_to_head_ends_the_program_quietly() {
 
 /// A datacenter in which no VM can be created.
 const WITHOUT_ROOM: &str = "faults:\n\
-    \x20 - { call: 'task qmcreate', then: { fail-task: { seconds: 0, error: 'no such volume group' } } }\n";
+    \x20 - { call: 'POST /nodes/{node}/qemu', then: { refuse: { status: 500, reason: 'no such volume group' } } }\n";
 
 #[test]
 fn a_step_that_fails_stays_visible_and_says_how_to_see_more() {
