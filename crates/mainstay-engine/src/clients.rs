@@ -8,6 +8,7 @@ use mainstay_plan::{ClusterSecrets, Lease};
 use mainstay_spec::Spec;
 use pve_api::Client;
 use rand::RngExt as _;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::addresses::AddressBook;
@@ -36,6 +37,8 @@ pub struct Clients {
     pub filled: Mutex<BTreeMap<u32, Instant>>,
     /// The lease that goes with the claim of the first machine of a new cluster.
     pub first_lease: Mutex<Option<FirstLease>>,
+    /// Another run may have claimed the machine that was to take the lease, so the mark is to be read at once.
+    pub lease_doubted: Notify,
     /// What was read of machines right before they were stopped, by VMID.
     pub proofs: Mutex<BTreeMap<u32, VmProof>>,
     /// When Proxmox VE last answered that it has quorum.
@@ -76,6 +79,7 @@ impl Clients {
             fresh: Mutex::default(),
             filled: Mutex::default(),
             first_lease: Mutex::default(),
+            lease_doubted: Notify::new(),
             proofs: Mutex::default(),
             quorate_at: tokio::sync::Mutex::default(),
             cordoned: Mutex::default(),

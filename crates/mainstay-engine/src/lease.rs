@@ -137,7 +137,11 @@ pub async fn take(site: &Clients, limits: &Limits, carrier: &LeaseVm) -> Result<
 pub async fn keep(site: &Clients, limits: &Limits, carrier: &LeaseVm) -> Lease {
     let mut pause = RENEWED;
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::select! {
+            biased;
+            () = site.lease_doubted.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
         pause = match renew(site, limits, carrier).await {
             Ok(Some(taken)) => return taken,
             Ok(None) => RENEWED,

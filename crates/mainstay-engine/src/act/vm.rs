@@ -53,7 +53,12 @@ pub(super) async fn claim(site: &Clients, claim: &Claim) -> Result<(), Failure> 
             site.fresh.lock().expect("plain data").insert(claim.vm.vmid);
         }
         // Either an earlier attempt whose answer was lost, or another VM: the SMBIOS UUID tells which.
-        Err(error) if error.class() == Some(&Class::Exists) => check_claimed(site, claim).await?,
+        Err(error) if error.class() == Some(&Class::Exists) => {
+            check_claimed(site, claim).await?;
+            if site.lease_of_claim(claim.vm.vmid).is_some() {
+                site.lease_doubted.notify_one();
+            }
+        }
         Err(error) => return Err(error.into()),
     }
     if claim.tags_follow {

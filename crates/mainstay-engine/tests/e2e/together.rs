@@ -56,6 +56,26 @@ fn of_two_who_begin_at_the_same_instant_one_restarts_machines_and_the_other_is_t
 }
 
 #[test]
+fn of_two_who_make_a_new_cluster_at_the_same_instant_the_one_whose_claim_came_second_is_told_at_once() {
+    for seed in 35..37 {
+        on_stage(seed, WorldSpec::default(), async |stage| {
+            let (colleague, began) = (stage.with_a_colleague(), tokio::time::Instant::now());
+            let begun = async |stage: &Stage| {
+                let outcome = stage.up(THREE_AND_TWO).await;
+                (is_leased(&outcome), outcome, began.elapsed())
+            };
+            let (mine, theirs) = join(begun(stage), begun(&colleague)).await;
+            assert!(mine.0 != theirs.0, "{mine:?} {theirs:?}");
+            let (other, winner) = if mine.0 { (mine, theirs) } else { (theirs, mine) };
+            settled(stage, winner.1);
+            // Before a lease is renewed for the first time. What it had begun ends first: the download of the image.
+            assert!(other.2 < Duration::from_secs(55), "{:?}\n{}", other.2, stage.story());
+            assert_eq!(lease_of(stage, 2000), None);
+        });
+    }
+}
+
+#[test]
 fn who_cannot_take_the_lease_takes_no_machine_down() {
     on_stage(46, WorldSpec::default(), async |stage| {
         settled(stage, stage.up(THREE_AND_TWO).await);
