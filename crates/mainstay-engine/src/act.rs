@@ -1,5 +1,6 @@
 //! Executes one step. Every action reads the current state first, acts, and waits for its own effect, so repeating it is always safe.
 
+mod addon;
 mod disks;
 mod drain;
 mod image;
@@ -80,5 +81,10 @@ pub async fn act(step: &Step, clients: &Clients, addresses: &AddressBook, progre
         }
         Action::NodeDrain { drain, ask } => drain::drain(clients, Servers { ctx, ask }, &subject, drain).await,
         Action::NodeUncordon { ask } => drain::uncordon(clients, Servers { ctx, ask }, &subject).await,
+        Action::ChartFetch { chart } => clients.charts.fetch(chart).await,
+        Action::ReleaseStart(run) => addon::start(ctx, clients, run).await,
+        Action::ReleaseAwait(watch) => addon::await_release(ctx, clients, watch).await,
+        Action::ReleaseClean(cleanup) => addon::clean(ctx, cleanup).await,
+        Action::AddonAwait { workloads, ask } => addon::await_workloads(ctx, &subject, workloads, ask).await,
     }
 }

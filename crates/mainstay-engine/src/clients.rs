@@ -1,7 +1,8 @@
 //! Everything that a run talks to.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use mainstay_net::Env;
 use mainstay_plan::{ClusterSecrets, Lease};
@@ -12,8 +13,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::addresses::AddressBook;
+use crate::charts::ChartStore;
 use crate::event::StepProgress;
 use crate::failure::Failure;
+use crate::files::FileStore;
 use crate::guest::{self, GuestClients, StepContext};
 use crate::jitter::Jitter;
 use crate::journal::Journal;
@@ -52,6 +55,9 @@ pub struct Clients {
     /// What the next observation need not read again.
     pub facts: FactCache,
     pub jitter: Jitter,
+    pub charts: ChartStore,
+    /// Person and machine, as other operators see them.
+    creator: String,
 }
 
 impl Clients {
@@ -69,6 +75,8 @@ impl Clients {
         let access = secrets.map(|secrets| guest::access(&env, secrets)).transpose()?;
         let (guest_access, kube_access) = access.unzip();
         Ok(Self {
+            charts: ChartStore::in_memory(&env, web_ca.clone()),
+            creator: String::new(),
             guests: GuestClients::new(&env, spec, guest_access, web_ca)?,
             kube: KubeClients::new(&env, kube_access),
             env,
@@ -94,6 +102,19 @@ impl Clients {
     pub fn lease_of_claim(&self, vmid: u32) -> Option<Lease> {
         let first = self.first_lease.lock().expect("plain data");
         first.as_ref()?.of_claim(vmid, self.env.wall.now())
+    }
+
+    /// Keeps charts in a folder and their pins in a lock file, and names the person at work to other operators.
+    pub fn keeping_charts(self, files: Arc<dyn FileStore>, cache: PathBuf, lock: PathBuf, creator: String) -> Self {
+        Self {
+            charts: self.charts.kept_in(files, cache, lock),
+            creator,
+            ..self
+        }
+    }
+
+    pub fn creator(&self) -> &str {
+        &self.creator
     }
 
     /// What a step on a guest may use.

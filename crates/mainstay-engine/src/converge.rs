@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_plan::{ClusterSecrets, Desired, Held, Kubernetes, Lease, Observed, Plan, StepId, TurnPolicy, derive, lint, plan};
+use mainstay_plan::addon::wanted::AddonRequests;
+use mainstay_plan::{
+    ClusterSecrets, Desired, Goal, Held, Kubernetes, Lease, Observed, Plan, StepId, TurnPolicy, derive, lint, plan,
+};
 use mainstay_spec::Spec;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -53,6 +56,8 @@ pub struct Run<'a> {
     pub despite_lease: bool,
     /// Volumes that may be destroyed with their VM although mainstay did not make them.
     pub with_disks: BTreeSet<String>,
+    /// What was asked for about single add-ons.
+    pub addons: AddonRequests,
     /// Consent and limits for work that disturbs machines.
     pub policy: TurnPolicy,
     pub events: EventSink,
@@ -125,6 +130,7 @@ pub async fn observe_and_plan(run: &Run<'_>) -> Result<PlannedRound, RunError> {
 async fn plan_under(run: &Run<'_>, policy: &TurnPolicy) -> Result<PlannedRound, RunError> {
     let scope = ObserveScope {
         removes_all: run.goal != RunGoal::Up,
+        addons: (run.goal == RunGoal::Up).then_some(run.spec),
         compare: run
             .secrets
             .filter(|_| run.goal == RunGoal::Up)
@@ -138,6 +144,9 @@ async fn plan_under(run: &Run<'_>, policy: &TurnPolicy) -> Result<PlannedRound, 
         RunGoal::Down { images } => Desired::nothing(run.spec, run.secrets.map(ClusterSecrets::id), images.clone()),
     };
     desired.with_disks.clone_from(&run.with_disks);
+    if let Goal::Cluster(cluster) = &mut desired.goal {
+        cluster.addons.requests.clone_from(&run.addons);
+    }
     desired.policy.clone_from(policy);
     let plan = plan(&desired, &sight.observed);
     let broken = lint(&plan, &desired, &sight.observed);

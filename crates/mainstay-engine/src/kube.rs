@@ -30,6 +30,8 @@ pub struct KubeClients {
     jitter: Arc<Jitter>,
     /// By the addresses that are asked.
     followers: Mutex<BTreeMap<Vec<Ipv4Addr>, Weak<NodeFollower>>>,
+    /// Why the pod network cannot be installed in this round.
+    network_fault: Mutex<Option<String>>,
 }
 
 /// The API servers themselves.
@@ -51,7 +53,34 @@ impl KubeClients {
             }),
             jitter: Arc::new(Jitter::new(env)),
             followers: Mutex::default(),
+            network_fault: Mutex::default(),
         }
+    }
+
+    /// Steps that wait for ready nodes end with this reason: nothing else brings the network in this round.
+    pub fn set_network_fault(&self, why: Option<String>) {
+        *self.network_fault.lock().expect("plain data") = why;
+    }
+
+    pub fn network_fault(&self) -> Option<String> {
+        self.network_fault.lock().expect("plain data").clone()
+    }
+
+    /// The API server of the first of these control planes that says it is ready; or why none does.
+    pub async fn answering(&self, ask: &[String], addresses: &AddressBook) -> Result<mainstay_kube::Cluster, String> {
+        let mut why = "no control plane is there to ask".to_owned();
+        for address in ask.iter().filter_map(|machine| addresses.get(machine)) {
+            let server = match self.server(address) {
+                Ok(server) => server,
+                Err(error) => return Err(error.to_string()),
+            };
+            match server.is_ready().await {
+                Ok(true) => return Ok(server),
+                Ok(false) => why = format!("the Kubernetes API at {address} is not ready"),
+                Err(error) => why = format!("the Kubernetes API at {address} does not answer: {error}"),
+            }
+        }
+        Err(why)
     }
 
     /// One Node, followed: as the first of these control planes tells it that answers.

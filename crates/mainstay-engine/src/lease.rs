@@ -35,6 +35,12 @@ impl LeaseHolder {
     }
 }
 
+impl std::fmt::Display for LeaseHolder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// The lease of another run that still holds.
 pub fn held_by_another(observed: &Observed, cluster_id: Uuid, holder: &LeaseHolder, now: Timestamp) -> Option<Lease> {
     observed.held_by(cluster_id, now).filter(|lease| lease.who != holder.0)

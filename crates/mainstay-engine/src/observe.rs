@@ -1,5 +1,6 @@
 //! Looks at the world: Proxmox VE first, then every machine that runs, all at once. Changes nothing.
 
+pub(crate) mod addons;
 mod cluster;
 mod leftovers;
 mod pve;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use mainstay_net::{Target, dial_within};
+use mainstay_plan::addon::seen::ObservedAddons;
 use mainstay_plan::{ClusterSecrets, GuestConfig, Observed, OpenPorts, Pins, PowerState, Seen, Vm, derive};
 use mainstay_spec::Spec;
 use pve_api::access::Permissions;
@@ -47,6 +49,8 @@ pub struct ObserveScope<'a> {
     pub images: Option<&'a str>,
     /// Everything is to go, so that the snapshots of every machine are read.
     pub removes_all: bool,
+    /// The add-ons of this file are looked at.
+    pub addons: Option<&'a Spec>,
     /// The configs that running guests are compared with come from these.
     pub compare: Option<(&'a Spec, &'a ClusterSecrets)>,
 }
@@ -62,6 +66,7 @@ impl<'a> ObserveScope<'a> {
             pool: spec.datacenter.pool.as_ref().map(AsRef::as_ref),
             images: spec.datacenter.storage.images.as_ref().map(AsRef::as_ref),
             removes_all: false,
+            addons: None,
             compare: None,
         }
     }
@@ -115,10 +120,14 @@ pub async fn observe(site: &Clients, scope: &ObserveScope<'_>) -> Result<Observa
         answers,
         kubernetes: Seen::No,
         tasks: datacenter.tasks,
+        addons: ObservedAddons::default(),
     };
     let (pins, configs) = wanted_configs(site, scope, &observed).await?;
     let guests = cluster::look(site, scope, &addresses, &configs, &running).await;
     (observed.guests, observed.etcd, observed.kubernetes) = (guests.guests, guests.etcd, guests.kubernetes);
+    if let Some(spec) = scope.addons {
+        observed.addons = addons::look(site, spec, scope.cluster_id, &addresses, &observed.kubernetes).await?;
+    }
     Ok(Observation {
         observed,
         addresses,

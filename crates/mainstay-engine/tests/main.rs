@@ -1,5 +1,6 @@
 //! Whole runs against a simulated datacenter. One binary: linking is what costs.
 
+mod addons;
 mod calls;
 mod days;
 mod e2e;

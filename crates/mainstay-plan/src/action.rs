@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use mainstay_spec::Gib;
 
+use crate::addon::ready::AwaitedWorkload;
+use crate::addon::run::{ChartRef, ReleaseCleanup, ReleaseRun, ReleaseWatch};
 use crate::desired::{Image, SchematicRef};
 use crate::mark::Mark;
 use crate::observed::{GuestConfig, StorageAt, VolumeIdentity};
@@ -158,6 +160,21 @@ pub enum Action {
     },
     /// End the cordon, if it is that of mainstay.
     NodeUncordon {
+        ask: Ask,
+    },
+    /// Pull a chart where the cache lacks it, check its digest, and pin it in the lock file.
+    ChartFetch {
+        chart: ChartRef,
+    },
+    /// Give a run of Helm to the cluster: a suspended Job, its inputs and rights, then released. One that exists is completed.
+    ReleaseStart(Box<ReleaseRun>),
+    /// Wait until the release has the wanted content, whatever the Job says of itself.
+    ReleaseAwait(Box<ReleaseWatch>),
+    /// Delete finished Jobs, and role bindings that no running Helm needs.
+    ReleaseClean(ReleaseCleanup),
+    /// Wait until the workloads of an add-on are rolled out.
+    AddonAwait {
+        workloads: Vec<AwaitedWorkload>,
         ask: Ask,
     },
 }
@@ -317,6 +334,18 @@ impl<'a> ActionInfo<'a> {
     }
 }
 
+/// What Helm does to a release decides what becomes of it.
+fn release_start(run: &ReleaseRun) -> ActionInfo<'_> {
+    let row = |verb, progress| ActionInfo::new("release.start", verb, progress, 5);
+    if run.removes() {
+        row("", "starting the removal").impact(Impact::Live).removes_subject()
+    } else if run.is_new {
+        row("", "starting Helm").creates()
+    } else {
+        row("upgrade", "starting Helm").impact(Impact::Live)
+    }
+}
+
 impl Action {
     /// The table: one row for each kind of action.
     pub fn info(&self) -> ActionInfo<'_> {
@@ -390,6 +419,11 @@ impl Action {
             Self::NodeUncordon { .. } => row("node.uncordon", "uncordon", "taking pods again", 1)
                 .impact(Impact::Live)
                 .waits(),
+            Self::ChartFetch { .. } => row("chart.fetch", "fetch chart", "fetching the chart", 3),
+            Self::ReleaseStart(run) => release_start(run),
+            Self::ReleaseAwait(_) => row("release.await", "await release", "waiting for Helm", 20).waits(),
+            Self::ReleaseClean(_) => row("release.clean", "clean up", "removing what Helm's Jobs left", 2).waits(),
+            Self::AddonAwait { .. } => row("addon.await", "await add-on", "waiting for the add-on", 30).waits(),
         }
     }
 
@@ -414,7 +448,12 @@ impl Action {
             Self::EtcdBootstrap { prove_empty, .. } => {
                 (!prove_empty.is_empty()).then(|| format!("after reading {}", prove_empty.join(", ")))
             }
+            Self::ChartFetch { chart } => Some(format!("{} {}", chart.chart, chart.version)),
+            Self::ReleaseStart(run) => Some(format!("{} {}", run.wanted.name, run.wanted.version)),
             Self::SchematicRegister { .. }
+            | Self::ReleaseAwait(_)
+            | Self::ReleaseClean(_)
+            | Self::AddonAwait { .. }
             | Self::ImageFetch { .. }
             | Self::ImageDiscard { .. }
             | Self::ImageDelete { .. }

@@ -14,6 +14,8 @@ use crate::step::{Impact, StepId, Subject};
 #[derive(Debug, Default)]
 pub(crate) struct PlanBuilder {
     plan: Plan,
+    /// Steps that must have ended well before any other begins.
+    first: Vec<StepId>,
 }
 
 impl PlanBuilder {
@@ -26,6 +28,7 @@ impl PlanBuilder {
                 versions,
                 ..Plan::default()
             },
+            first: Vec::new(),
         }
     }
 
@@ -44,6 +47,11 @@ impl PlanBuilder {
     /// A step on a machine of the file; it remembers the lines that ask for it.
     pub fn machine_step(&mut self, machine: &DesiredMachine, action: Action) -> StepBuilder<'_> {
         self.step(machine.subject(), action).at(Some(machine.machine.at))
+    }
+
+    /// From now on no step begins before this one has ended well.
+    pub fn begin_with(&mut self, step: StepId) {
+        self.first.push(step);
     }
 
     /// Several passes may find the same reason; it is listed once.
@@ -123,6 +131,10 @@ impl StepBuilder<'_> {
     }
 
     pub fn add(mut self) -> StepId {
+        // A step that needs another waits for the first ones through it.
+        if self.needs.is_empty() {
+            self.needs.clone_from(&self.builder.first);
+        }
         self.needs.sort_unstable();
         self.needs.dedup();
         let steps = &mut self.builder.plan.steps;

@@ -17,6 +17,7 @@ use crate::observed::{Observed, Seen};
 use crate::ownership::OwnedVms;
 use crate::placement;
 use crate::plan::{Plan, Unchanged};
+use crate::releases::{AddonPass, Underway};
 use crate::removal;
 use crate::turns;
 use crate::vm;
@@ -65,11 +66,14 @@ pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
 /// Every pass adds its steps to `plan` and returns what later passes must know. `false`: refused before any step was planned.
 fn plan_cluster(ctx: Context<'_>, plan: &mut PlanBuilder) -> bool {
     conflicts::refuse(ctx, plan);
+    let etcd = etcd::inspect(ctx);
+    let mut addons = AddonPass::new(ctx, &etcd);
+    addons.refuse(plan);
     let placement = placement::place(ctx, plan);
     if plan.is_refused() {
         return false;
     }
-    let etcd = etcd::inspect(ctx);
+    addons.charts(plan);
     let mut images = ImageTable::inspect(ctx);
     let mut vms = vm::plan(ctx, &placement, &mut images, plan);
     let guests = guest::inspect(ctx, &vms, plan);
@@ -106,7 +110,14 @@ fn plan_cluster(ctx: Context<'_>, plan: &mut PlanBuilder) -> bool {
             (None, turned, chain)
         }
     };
-    node::plan(ctx, &guests, &etcd, &configured, bootstrap, &turned.awaited, plan);
+    let underway = Underway {
+        guests: &guests,
+        bootstrap,
+        turned: &turned.awaited,
+    };
+    let network = addons.network(underway, plan);
+    node::plan(ctx, underway, &etcd, &configured, network, plan);
+    addons.rest(underway, network, plan);
     drain::release(ctx, &turned.cordoned, plan);
     // Removals start from the observed members: they must not rely on joins of this plan.
     removal::plan(ctx, &etcd, chain.tail, vms.freed, plan);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mainstay_spec::Spec;
 
+use crate::addon;
 use crate::derive_error::DeriveError;
 use crate::desired::{Desired, DesiredInputs, Image, running};
 use crate::guest::{self, Pins};
@@ -52,6 +53,7 @@ pub fn desired(spec: &Spec, secrets: Option<&ClusterSecrets>, observed: &Observe
         first_user: secrets.and_then(|secrets| guest::first_user(spec, secrets)),
         versions,
         configs,
+        addons: addon::wanted::desired(spec, secrets.map(ClusterSecrets::content_key).as_ref(), &observed.addons),
     };
     Ok(Desired::cluster(spec, facts))
 }

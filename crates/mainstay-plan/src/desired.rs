@@ -8,6 +8,7 @@ use ipnet::Ipv4Net;
 use mainstay_spec::{Cni, Machine, Network, Pool, Role, Spec, StorageNames, smbios_uuid};
 use uuid::Uuid;
 
+use crate::addon::wanted::DesiredAddons;
 use crate::mark::Mark;
 use crate::observed::{GuestConfig, Observed};
 use crate::policy::TurnPolicy;
@@ -64,6 +65,9 @@ pub struct DesiredCluster {
     pub budgets: BTreeMap<String, usize>,
     /// The account that the first boot creates. `None`: the guest has no accounts.
     pub first_user: Option<FirstUser>,
+    /// Control planes take ordinary pods.
+    pub control_plane_workloads: bool,
+    pub addons: DesiredAddons,
     /// Control planes first, then by pool and ordinal.
     pub machines: Vec<DesiredMachine>,
 }
@@ -117,6 +121,7 @@ pub struct DesiredInputs {
     /// By machine. May be empty while there are no secrets.
     pub configs: BTreeMap<String, GuestConfig>,
     pub first_user: Option<FirstUser>,
+    pub addons: DesiredAddons,
 }
 
 impl Desired {
@@ -143,6 +148,8 @@ impl Desired {
             cni: spec.cni,
             budgets: spec.pools.iter().map(pool_budget).collect(),
             first_user: facts.first_user,
+            control_plane_workloads: spec.control_plane_workloads,
+            addons: facts.addons,
             machines,
         };
         Self {

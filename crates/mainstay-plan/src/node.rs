@@ -7,10 +7,11 @@ use crate::builder::PlanBuilder;
 use crate::context::{Context, StepByMachine};
 use crate::desired::DesiredMachine;
 use crate::etcd::{EtcdFacts, EtcdPresence};
-use crate::guest::{GuestStatus, Guests};
+use crate::guest::GuestStatus;
 use crate::observed::Seen;
 use crate::plan::HoldReason;
-use crate::step::{NodeState, StepId, Subject};
+use crate::releases::{CniState, Underway};
+use crate::step::{NodeState, Subject};
 
 /// What a Node must be before its machine counts as done.
 pub(crate) fn awaited_state(ctx: Context<'_>) -> NodeState {
@@ -20,16 +21,20 @@ pub(crate) fn awaited_state(ctx: Context<'_>) -> NodeState {
     }
 }
 
-/// Waits for the Nodes that are not yet as they should be. `awaited`: machines whose Node an earlier pass waits for.
+/// Waits for the Nodes that are not yet as they should be and that no turn waits for.
 pub(crate) fn plan(
     ctx: Context<'_>,
-    guests: &Guests<'_>,
+    underway: Underway<'_, '_>,
     etcd: &EtcdFacts<'_>,
     configured: &StepByMachine<'_>,
-    bootstrap: Option<StepId>,
-    awaited: &StepByMachine<'_>,
+    network: CniState,
     plan: &mut PlanBuilder,
 ) {
+    let Underway {
+        guests,
+        bootstrap,
+        turned: awaited,
+    } = underway;
     match &etcd.presence {
         EtcdPresence::Unknown(why) => {
             let reason = HoldReason::transient(format!("a control plane could have etcd data: {why}"));
@@ -39,24 +44,34 @@ pub(crate) fn plan(
         EtcdPresence::NotBootstrapped if bootstrap.is_none() => return,
         EtcdPresence::NotBootstrapped | EtcdPresence::Exists => {}
     }
+    // While the pod network is held no node becomes ready: waiting would take the whole deadline, and the next look may find a way.
+    let (until, network) = match network {
+        CniState::Held => (NodeState::Registered, None),
+        CniState::Comes(step) => (awaited_state(ctx), Some(step)),
+        CniState::NotOurs | CniState::Installed => (awaited_state(ctx), None),
+    };
     for (machine, status) in guests {
         let configured = configured.get(machine.name()).copied();
-        let is_settled = configured.is_none() && bootstrap.is_none() && is_as_desired(ctx, machine);
+        let is_settled = configured.is_none() && bootstrap.is_none() && is_at(ctx, machine, until);
         if matches!(status, GuestStatus::Held) || is_settled || awaited.contains_key(machine.name()) {
             continue;
         }
         let action = Action::NodeAwait {
-            until: awaited_state(ctx),
+            until,
             ask: ctx.control_planes(),
         };
         let step = plan.machine_step(machine, action).because(why_await(ctx, machine));
-        step.needs(configured).needs(bootstrap).add();
+        step.needs(configured).needs(bootstrap).needs(network).add();
     }
 }
 
 /// The Node is what it must be before its machine counts as done.
 pub(crate) fn is_as_desired(ctx: Context<'_>, machine: &DesiredMachine) -> bool {
-    let is_enough = |stale: bool| awaited_state(ctx) == NodeState::Registered && !stale;
+    is_at(ctx, machine, awaited_state(ctx))
+}
+
+fn is_at(ctx: Context<'_>, machine: &DesiredMachine, until: NodeState) -> bool {
+    let is_enough = |stale: bool| until == NodeState::Registered && !stale;
     ctx.node(machine.name())
         .is_some_and(|node| node.ready || is_enough(node.stale))
 }

@@ -14,33 +14,10 @@ use mainstay_spec::{DiskOptions, Gib, Mac, Mib};
 use semver::Version;
 use uuid::Uuid;
 
+pub use crate::seen::Seen;
+
+use crate::addon::seen::ObservedAddons;
 use crate::mark::{Lease, Mark};
-
-/// A fact about the world.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen<T> {
-    Yes(T),
-    /// Looked, and it is not there.
-    No,
-    /// Could not look, and why.
-    Unknown(String),
-}
-
-impl<T> Seen<T> {
-    pub fn yes(&self) -> Option<&T> {
-        match self {
-            Self::Yes(value) => Some(value),
-            Self::No | Self::Unknown(_) => None,
-        }
-    }
-
-    pub fn unknown(&self) -> Option<&str> {
-        match self {
-            Self::Unknown(why) => Some(why),
-            Self::Yes(_) | Self::No => None,
-        }
-    }
-}
 
 /// Everything that was seen in one round.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +46,7 @@ pub struct Observed {
     pub answers: BTreeMap<Ipv4Addr, Seen<OpenPorts>>,
     /// Tasks of our token that still run.
     pub tasks: Vec<PveTask>,
+    pub addons: ObservedAddons,
 }
 
 impl Observed {

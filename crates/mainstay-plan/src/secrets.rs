@@ -1,11 +1,13 @@
 //! The secrets of a cluster: its id, and the bundle of its distribution.
 
+use hmac::{Hmac, KeyInit, Mac};
 use jiff::{SignedDuration, Timestamp};
 use mainstay_spec::{Distro, DistroSpec};
 use rancher_config::MintTime;
 use rand::CryptoRng;
 use semver::Version;
 use serde::Deserialize;
+use sha2::Sha256;
 use talos_config::versions::Contract;
 use talos_config::{PkiError, ServiceAccountKey};
 use url::Url;
@@ -105,6 +107,16 @@ impl ClusterSecrets {
         self.id
     }
 
+    /// The key of content hashes that are readable in the cluster. It is derived from a secret that only this cluster has.
+    pub fn content_key(&self) -> [u8; 32] {
+        let mut mac = match &self.distro {
+            DistroSecrets::Talos(secrets) => keyed(secrets.cluster_secret()),
+            DistroSecrets::Rancher(secrets) => keyed(secrets.server_token().expose()),
+        };
+        mac.update(b"mainstay content hash 1");
+        mac.finalize().into_bytes().into()
+    }
+
     /// Reads the text of a secrets file. Without a `mainstay` key it is the bundle that talosctl writes.
     pub fn from_yaml(text: &str) -> Result<Self, BundleError> {
         if let Ok(SecretsText { mainstay }) = serde_saphyr::from_str(text) {
@@ -160,6 +172,10 @@ impl ClusterSecrets {
             },
         }
     }
+}
+
+fn keyed(secret: &str) -> Hmac<Sha256> {
+    Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of every length")
 }
 
 impl std::fmt::Debug for ClusterSecrets {

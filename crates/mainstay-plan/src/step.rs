@@ -36,6 +36,8 @@ pub enum Subject {
     Node(String),
     Volume(String),
     Host(String),
+    /// An add-on, as the file calls it.
+    Addon(String),
 }
 
 impl fmt::Display for Subject {
@@ -44,7 +46,7 @@ impl fmt::Display for Subject {
             Self::Cluster => f.pad("cluster"),
             Self::Schematic => f.pad("schematic"),
             Self::Image(at) => f.pad(&at.to_string()),
-            Self::Machine(name) | Self::Node(name) | Self::Volume(name) | Self::Host(name) => f.pad(name),
+            Self::Machine(name) | Self::Node(name) | Self::Volume(name) | Self::Host(name) | Self::Addon(name) => f.pad(name),
         }
     }
 }

@@ -105,7 +105,8 @@ impl Plan {
             images_to_remove: removed("image").count(),
             leftovers_to_remove: rows.iter().filter(|row| row.sign == RowSign::Remove).count()
                 - removed("machine").count()
-                - removed("image").count(),
+                - removed("image").count()
+                - removed("add-on").count(),
             held: self.held.len(),
             unchanged: self.unchanged.machines,
             steps: self.steps.len(),
@@ -150,6 +151,7 @@ impl Plan {
             Subject::Machine(_) => "machine",
             Subject::Node(_) => "node",
             Subject::Volume(_) => "volume",
+            Subject::Addon(_) => "add-on",
         };
         let drifted = self.drift.iter().any(|drift| drift.subject == *subject);
         let (sign, what, why) = judge(steps, drifted);
@@ -171,6 +173,9 @@ fn judge(steps: &[&Step], drifted: bool) -> (RowSign, String, String) {
         match (step.action.info().fate, &step.action) {
             (SubjectFate::Created, Action::MachineClaim(claim)) => {
                 return (RowSign::Create, shape(claim, steps), step.why.clone());
+            }
+            (SubjectFate::Created, Action::ReleaseStart(run)) => {
+                return (RowSign::Create, run.wanted.version.clone(), step.why.clone());
             }
             (SubjectFate::Removed, _) => return (RowSign::Remove, removal(steps), step.why.clone()),
             (SubjectFate::Created | SubjectFate::Kept, _) => {}

@@ -100,6 +100,25 @@ impl CriticalPath {
         }
     }
 
+    /// From the first API server that serves to a node that is ready with a pod network which a Job installs.
+    pub(crate) fn network(spec: &WorldSpec, pace: Pace, helm_step: Duration) -> Self {
+        let guest = &spec.guests.timing;
+        let container = Duration::from_secs(1);
+        let steps = [
+            ("manifests", guest.manifests),
+            ("node registers", guest.node_registers),
+            ("image of the Job", guest.image_pull),
+            ("its container", container),
+            ("Helm reads, records and applies", helm_step * 3),
+            ("image of the agent", guest.image_pull),
+            ("its container", container),
+        ];
+        Self {
+            steps: steps.into_iter().map(|(name, time)| (name, pace.scale(time))).collect(),
+            last_start: Duration::ZERO,
+        }
+    }
+
     pub fn total(&self) -> Duration {
         self.steps.iter().map(|(_, time)| *time).sum()
     }

@@ -287,6 +287,11 @@ impl World {
         Some(standing(&members, own))
     }
 
+    /// What this world itself takes from the first API server to a node with a pod network from a chart, independent of the client.
+    pub fn network_path(&self) -> CriticalPath {
+        CriticalPath::network(&self.spec, self.site.pace, self.site.charts.helm_step())
+    }
+
     /// What this world itself takes to bring a new cluster of a shape to Ready nodes, independent of the client.
     pub fn critical_path(&self, shape: &Shape) -> CriticalPath {
         CriticalPath::new(&self.spec, self.site.pace, shape)

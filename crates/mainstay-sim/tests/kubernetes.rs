@@ -259,10 +259,13 @@ fn a_kubelet_renews_its_lease_every_ten_seconds_while_it_lives() {
         assert_ne!(before["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]);
         for path in [LEASES, "/apis/coordination.k8s.io/v1/leases"] {
             let (_, list) = kube.get(path).await;
+            // Leaders keep their leases elsewhere.
+            let of_kubelets = |one: &&Value| one["metadata"]["namespace"] == "kube-node-lease";
             let names: Vec<&str> = list["items"]
                 .as_array()
                 .unwrap()
                 .iter()
+                .filter(of_kubelets)
                 .filter_map(|one| one["metadata"]["name"].as_str())
                 .collect();
             assert_eq!(names, ["cp-1", "w-1"]);

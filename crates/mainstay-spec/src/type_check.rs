@@ -446,7 +446,8 @@ fn missing(key: KeyInfo, place: &KeyPath<'_>) -> Diagnostic {
         ))
 }
 
-fn not_yet(at: Span, what: &str, label: &str) -> Diagnostic {
+/// Refused by name: this version does not carry it out.
+pub(crate) fn not_yet(at: Span, what: &str, label: &str) -> Diagnostic {
     Diagnostic::error("later-version", at, format!("{what} is not supported by this version"))
         .label(format!("{label} belongs to a later version"))
         .why("it is refused rather than ignored, so that the cluster is what the file says.")

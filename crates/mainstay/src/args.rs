@@ -155,6 +155,12 @@ pub struct UpArgs {
     pub with_disk: Vec<String>,
     #[command(flatten)]
     pub turns: TurnArgs,
+    /// Make this add-on as the file says although it was installed or changed by hand; may be given more than once
+    #[arg(long, value_name = "ADD-ON")]
+    pub take: Vec<String>,
+    /// Try again to install this add-on, whose last attempt failed; may be given more than once
+    #[arg(long, value_name = "ADD-ON")]
+    pub retry: Vec<String>,
 }
 
 /// Consent and limits for work that disturbs running machines.

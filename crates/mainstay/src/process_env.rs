@@ -95,6 +95,11 @@ impl ProcessEnv {
         self.state.join("mainstay")
     }
 
+    /// Where chart archives are kept, by digest.
+    pub fn charts(&self) -> PathBuf {
+        self.state.join("mainstay/charts")
+    }
+
     /// Where run logs are kept, in one folder per cluster.
     pub fn runs(&self) -> PathBuf {
         self.state.join("mainstay/runs")

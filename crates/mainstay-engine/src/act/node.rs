@@ -7,7 +7,7 @@ use mainstay_plan::NodeState;
 use tokio::time::Instant;
 
 use super::servers::Servers;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::guest::{self, StepContext};
 use crate::kube::EARLIER_BOOT;
 use crate::node_watch::NodeView;
@@ -34,11 +34,14 @@ pub async fn await_ready(ctx: StepContext<'_>, machine: &str, until: NodeState, 
             WaitStatus::Done(()) => return Ok(()),
             WaitStatus::Waiting(reason) => reason,
         };
+        let what = match until {
+            NodeState::Ready => format!("node {machine} did not become ready"),
+            NodeState::Registered => format!("node {machine} did not register"),
+        };
+        if let Some(why) = ctx.kube.network_fault().filter(|_| until == NodeState::Ready) {
+            return Err(Failure::new(FailureKind::Failed, what).why(format!("the pod network is missing: {why}")));
+        }
         if began.elapsed() >= REGISTERED {
-            let what = match until {
-                NodeState::Ready => format!("node {machine} did not become ready"),
-                NodeState::Registered => format!("node {machine} did not register"),
-            };
             return Err(Failure::timed_out(what, REGISTERED, reason));
         }
         ctx.progress.wait(reason, REGISTERED);

@@ -11,6 +11,7 @@ use mainstay_engine::{
     SecretsFile, StepEvent, converge, observe_and_plan, recipients,
 };
 use mainstay_net::{Entropy, Env, SimulateError, Trust, Wall, simulate};
+use mainstay_plan::addon::wanted::AddonRequests;
 use mainstay_plan::{ClusterSecrets, DistroSecrets, Observed, Plan, Step, StepId, TurnPolicy};
 use mainstay_sim::{Mode, World, WorldSpec};
 use mainstay_spec::{DistroSpec, Environment, Spec};
@@ -38,6 +39,7 @@ pub const QUICK: &str =
     "guests: { timing: { firmware: 0.1, kernel: 0.1, initialize: 0.1, apid-restart: 0.1, apid-start: 0.1 } }\n";
 
 const SECRETS: &str = "cluster.secrets.yaml";
+pub const LOCK: &str = "cluster.lock.yaml";
 
 /// What stands on the stage.
 pub struct Stage {
@@ -54,6 +56,8 @@ pub struct Stage {
     who: &'static str,
     /// Volumes that may go with their VM.
     pub with_disks: BTreeSet<String>,
+    /// What is asked for about single add-ons.
+    pub addons: AddonRequests,
     pub policy: TurnPolicy,
 }
 
@@ -92,6 +96,7 @@ impl Stage {
             beat: Arc::default(),
             who: "ops",
             with_disks: BTreeSet::new(),
+            addons: AddonRequests::default(),
             policy: TurnPolicy::default(),
         }
     }
@@ -123,6 +128,7 @@ impl Stage {
             beat: Arc::default(),
             who: "ops",
             with_disks: BTreeSet::new(),
+            addons: AddonRequests::default(),
             policy: TurnPolicy::default(),
         }
     }
@@ -139,6 +145,7 @@ impl Stage {
             beat: self.beat.clone(),
             who: "colleague",
             with_disks: BTreeSet::new(),
+            addons: AddonRequests::default(),
             policy: TurnPolicy::default(),
         }
     }
@@ -205,6 +212,7 @@ impl Stage {
             Some(self.world.web_ca()),
         )
         .expect("clients")
+        .keeping_charts(self.folder.clone(), "charts".into(), LOCK.into(), self.who.to_owned())
     }
 
     /// The Talos API of a machine, for what people do with talosctl.
@@ -239,6 +247,7 @@ impl Stage {
             despite_lease: false,
             with_disks: self.with_disks.clone(),
             policy: self.policy.clone(),
+            addons: self.addons.clone(),
             events: self.events(),
             stop: CancellationToken::new(),
         }

@@ -10,6 +10,10 @@
 //! | [`pins`] | versions, the lock file, CRDs |
 //! | [`objects`] | the Kubernetes objects of the installing Job |
 //! | [`balancer`] | addresses of services of type LoadBalancer |
+//! | [`seen`] | what was observed of all this |
+//! | [`wanted`] | from the file to charts, versions, values and hashes |
+//! | [`ready`] | whether an add-on does its work |
+//! | [`run`] | what the steps carry |
 //! | [`accounts`] | PVE roles, users, tokens and ACLs of cloud controller and CSI driver |
 //!
 //! Nothing here reads a file, a clock or the network. Secrets are references (`{ $secret: name }`) until the executor resolves them.
@@ -21,5 +25,9 @@ pub mod facts;
 pub mod job;
 pub mod objects;
 pub mod pins;
+pub mod ready;
 pub mod release;
+pub mod run;
+pub mod seen;
 pub mod values;
+pub mod wanted;

@@ -20,6 +20,8 @@ pub const CLUSTER_LABEL: &str = "mainstay.dev/cluster";
 pub const RELEASE_LABEL: &str = "mainstay.dev/release";
 /// The content hash of a Job.
 pub const HASH_ANNOTATION: &str = "mainstay.dev/content-hash";
+/// The namespace of the release that a Job works on.
+pub const NAMESPACE_ANNOTATION: &str = "mainstay.dev/release-namespace";
 /// Person and machine that created a Job.
 pub const CREATOR_ANNOTATION: &str = "mainstay.dev/created-by";
 /// Largest archive: a ConfigMap holds 1 MiB, and base64 adds a third.
@@ -139,7 +141,8 @@ impl HelmRun<'_> {
     /// The Job, suspended.
     pub fn job(&self) -> Value {
         let mut metadata = self.metadata(&self.job_name(), None);
-        metadata["annotations"] = json!({ HASH_ANNOTATION: self.hash, CREATOR_ANNOTATION: self.creator });
+        metadata["annotations"] =
+            json!({ HASH_ANNOTATION: self.hash, NAMESPACE_ANNOTATION: self.namespace, CREATOR_ANNOTATION: self.creator });
         json!({
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -294,7 +297,7 @@ impl HelmRun<'_> {
             json!({
                 "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": true, "type": "Opaque",
                 // JSON is YAML, and no writer of ours can quote it wrongly.
-                "stringData": { "values.yaml": values.to_string() },
+                "data": { "values.yaml": STANDARD.encode(values.to_string()) },
             }),
             json!({
                 "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": true,

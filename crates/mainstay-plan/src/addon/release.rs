@@ -27,6 +27,13 @@ impl DesiredRelease {
     }
 }
 
+impl Revision {
+    /// Its description names mainstay as its author.
+    pub fn is_described_as_ours(&self) -> bool {
+        self.description.starts_with(DESCRIPTION)
+    }
+}
+
 const DESCRIPTION: &str = "mainstay ";
 
 /// Who changes a release.
@@ -51,6 +58,15 @@ pub enum ReleaseOwner {
 pub enum GitOpsTool {
     Flux,
     ArgoCd,
+}
+
+impl GitOpsTool {
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Flux => "Flux",
+            Self::ArgoCd => "Argo CD",
+        }
+    }
 }
 
 /// What was read about a release.
@@ -109,6 +125,26 @@ impl HelmStatus {
         Self::Uninstalled,
         Self::Unknown,
     ];
+
+    /// As Helm writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deployed => "deployed",
+            Self::Failed => "failed",
+            Self::PendingInstall => "pending-install",
+            Self::PendingUpgrade => "pending-upgrade",
+            Self::PendingRollback => "pending-rollback",
+            Self::Superseded => "superseded",
+            Self::Uninstalling => "uninstalling",
+            Self::Uninstalled => "uninstalled",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    pub fn parse(text: &str) -> Self {
+        let found = Self::ALL.into_iter().find(|status| status.as_str() == text);
+        found.unwrap_or(Self::Unknown)
+    }
 
     /// Helm was interrupted, or runs.
     fn is_interrupted(self) -> bool {

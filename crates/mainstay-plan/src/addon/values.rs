@@ -178,6 +178,8 @@ fn same(one: &Value, other: &Value) -> bool {
 /// What a release consists of, for the hash.
 #[derive(Debug, Clone, Copy)]
 pub struct ReleaseContent<'a> {
+    /// `namespace/name`: Jobs are named by the hash, and two releases may have the same chart and values.
+    pub release: &'a str,
     /// SHA-256 of the chart archive, in hex.
     pub archive: &'a str,
     /// With references.
@@ -193,6 +195,7 @@ pub struct ReleaseContent<'a> {
 pub fn content_hash(key: &[u8; 32], content: &ReleaseContent<'_>) -> String {
     let input = json!({
         "format": 1,
+        "release": content.release,
         "archive": content.archive,
         "values": canonical(content.values),
         "namespaceLabels": content.namespace_labels,

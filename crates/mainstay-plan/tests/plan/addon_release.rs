@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use mainstay_plan::addon::catalogue::{HELM_IMAGE, PodSecurity, job_endpoint};
 use mainstay_plan::addon::job::{
     JobBinding, JobBlocker, JobNode, JobPreconditions, LeaseVerdict, LiveJobs, StuckPod, StuckVerdict, job_blocker, job_nodes,
@@ -506,7 +508,8 @@ fn inputs_are_immutable_and_owned_by_the_job_and_rights_are_the_jobs_own() {
             (&json!(true), &json!("cilium-0123456789abcdef"))
         );
     }
-    let values: Value = serde_json::from_str(owned[1]["stringData"]["values.yaml"].as_str().unwrap()).unwrap();
+    let values = STANDARD.decode(owned[1]["data"]["values.yaml"].as_str().unwrap()).unwrap();
+    let values: Value = serde_json::from_slice(&values).unwrap();
     assert_eq!(values, json!({ "a": 1 }));
     assert_eq!(owned[2]["data"]["cilium.tgz.base64"], "dGd6");
     let binding = run.binding();

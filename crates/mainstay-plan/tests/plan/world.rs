@@ -167,6 +167,7 @@ pub fn empty(yaml: &str) -> World {
             kubernetes: Seen::No,
             answers: BTreeMap::new(),
             tasks: Vec::new(),
+            addons: mainstay_plan::addon::seen::ObservedAddons::default(),
         },
         guests: BTreeMap::new(),
         members: Vec::new(),
@@ -218,6 +219,7 @@ impl World {
                 versions,
                 image,
                 configs,
+                addons: mainstay_plan::addon::wanted::DesiredAddons::default(),
             },
         )
     }
@@ -874,6 +876,11 @@ impl World {
                 assert!(self.answering(&name), "{name} is drained and is silent");
             }
             Action::NodeUncordon { .. } => self.cordons.retain(|node, by| *node != name || *by == NodeCordon::Foreign),
+            Action::ChartFetch { .. }
+            | Action::ReleaseStart(_)
+            | Action::ReleaseAwait(_)
+            | Action::ReleaseClean(_)
+            | Action::AddonAwait { .. } => panic!("this world has no add-ons: {name}"),
         }
     }
 

@@ -166,7 +166,7 @@ fn leaves(value: &Value) -> Vec<String> {
         match key.as_str() {
             "apiVersion" | "kind" => {}
             "metadata" => {
-                for part in ["labels", "annotations", "finalizers"] {
+                for part in ["labels", "annotations", "finalizers", "ownerReferences"] {
                     collect(&value[part], &format!("/metadata/{part}"), &mut out);
                 }
             }

@@ -113,7 +113,7 @@ impl ApiServer {
                 );
             }
         };
-        if shows_kubelet_leases(&at) {
+        if shows_leases(&at) {
             (self.leases.write)();
         }
         let call = Call {
@@ -143,12 +143,13 @@ impl ApiServer {
     }
 }
 
-fn shows_kubelet_leases(at: &ResourcePath) -> bool {
+/// Leases of kubelets and of leaders are written when they are read.
+fn shows_leases(at: &ResourcePath) -> bool {
     *at.kind == kinds::LEASES
         && at
             .namespace
             .as_deref()
-            .is_none_or(|namespace| namespace == kinds::NODE_LEASES)
+            .is_none_or(|namespace| namespace == kinds::NODE_LEASES || namespace == "kube-system")
 }
 
 fn text(request: &axum::extract::Request, name: &header::HeaderName) -> String {
@@ -601,7 +602,7 @@ impl Call<'_> {
             options: self.options.clone(),
             table: self.wants_table(),
             wall: self.server.wall,
-            leases: shows_kubelet_leases(at).then(|| Arc::clone(&self.server.leases)),
+            leases: shows_leases(at).then(|| Arc::clone(&self.server.leases)),
         };
         let mut first = String::new();
         if begin.is_none() {

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use super::etcd::{self, EtcdCluster};
 use super::node::Node;
 use super::objects;
+use super::resources;
 use super::site::{Room, Site};
 use crate::kube::kinds;
 use crate::kube::store::Key;
@@ -191,5 +192,26 @@ pub(crate) fn write_leases(site: &Site, cluster: &Arc<EtcdCluster>, room: &Room)
     let every = site.pace.scale(RENEWED_EVERY);
     for (name, kubelet) in &cluster.heartbeats.lock().kubelets {
         objects::renew_lease(&cluster.store, name, kubelet.renewed(every), &objects::now(site.wall));
+    }
+    // Both crash until the node's own balancer has an API server, and lead from then on.
+    let balanced = |node: &Arc<Node>| node.resources.get(&resources::KUBEPRISM, "k8s-loadbalancer").is_some();
+    let hears = |node: &Arc<Node>| {
+        cluster
+            .heartbeats
+            .lock()
+            .kubelets
+            .get(&node.hostname())
+            .is_some_and(|kubelet| kubelet.reaches)
+    };
+    if let Some(leader) = room.control_planes().into_iter().find(|node| balanced(node) && hears(node)) {
+        for component in ["kube-controller-manager", "kube-scheduler"] {
+            objects::renew_leader(
+                &cluster.store,
+                component,
+                &leader.hostname(),
+                site.wall.now(),
+                &objects::now(site.wall),
+            );
+        }
     }
 }

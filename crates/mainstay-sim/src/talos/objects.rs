@@ -180,6 +180,21 @@ fn lease_key(node: &str) -> Key {
     Key::new(&kinds::LEASES, kinds::NODE_LEASES, node)
 }
 
+/// The lease by which one of several instances of a component leads. It is kept by its holder as long as that runs.
+pub(crate) fn renew_leader(store: &Store, component: &str, node: &str, renewed: jiff::Timestamp, now: &str) {
+    let renewed = json!(renewed.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string());
+    let key = Key::new(&kinds::LEASES, "kube-system", component);
+    let written = store.update(&key, |lease| {
+        lease["spec"]["renewTime"] = renewed.clone();
+        lease["spec"]["holderIdentity"] = json!(format!("{node}_{component}"));
+        Ok(())
+    });
+    if written.is_err() {
+        let spec = json!({"holderIdentity": format!("{node}_{component}"), "leaseDurationSeconds": 15, "renewTime": renewed, "leaseTransitions": 0});
+        create(store, &key, json!({"spec": spec}), now);
+    }
+}
+
 /// A lease as its kubelet renewed it; made anew if it is not there.
 pub(crate) fn renew_lease(store: &Store, node: &str, renewed: jiff::Timestamp, now: &str) {
     let renewed = json!(renewed.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string());

@@ -9,6 +9,7 @@ use crate::keys::{self, distro, pool};
 use crate::source::Spanned;
 use crate::spec::{Cni, Distro};
 use crate::type_check::closest;
+use crate::type_check::not_yet;
 
 pub(crate) fn check(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
     cni(draft, faults);
@@ -17,6 +18,10 @@ pub(crate) fn check(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
         Distro::Rke2 => rancher_config::Distro::Rke2,
         Distro::K3s => rancher_config::Distro::K3s,
     };
+    let charts = draft.file.sections(&keys::CHARTS).value().unwrap_or_default();
+    if let Some(charts) = charts.first().and_then(|chart| chart.at) {
+        faults.push(not_yet(charts, &format!("`charts` with {}", draft.distro()), "this key"));
+    }
     image(draft, faults);
     config(draft, distro, faults);
     patches(draft, faults);
@@ -29,9 +34,13 @@ fn cni(draft: &Draft<'_>, faults: &mut Vec<Diagnostic>) {
         Distro::Talos | Distro::K3s => &[Cni::Flannel, Cni::Cilium, Cni::None],
         Distro::Rke2 => &[Cni::Canal, Cni::Cilium, Cni::None],
     };
-    let Some(cni) = draft.file.spanned(&keys::CNI).filter(|cni| !choices.contains(&cni.value)) else {
+    let Some(cni) = draft.file.spanned(&keys::CNI) else { return };
+    if cni.value == Cni::Cilium && distro != Distro::Talos {
+        faults.push(not_yet(cni.span, &format!("`cni: cilium` with {distro}"), "this value"));
+    }
+    if choices.contains(&cni.value) {
         return;
-    };
+    }
     let names: Vec<String> = choices.iter().map(|choice| format!("`{}`", choice.as_str())).collect();
     faults.push(
         Diagnostic::error(

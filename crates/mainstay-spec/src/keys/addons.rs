@@ -19,23 +19,28 @@ const fn addon(name: &'static str, doc: &'static str) -> Key<Inside> {
     Key::new(name, &ADDON, doc)
 }
 
+/// One that this version does not install yet.
+const fn later(name: &'static str, doc: &'static str) -> Key<Inside> {
+    addon(name, doc).later()
+}
+
 static CILIUM: Key<Inside> = addon("cilium", "Pod network with kube-proxy replacement.");
-static PROXMOX_CCM: Key<Inside> = addon(
+static PROXMOX_CCM: Key<Inside> = later(
     "proxmox-ccm",
     "Cloud controller manager for Proxmox, with a PVE account of its own.",
 );
-static PROXMOX_CSI: Key<Inside> = addon("proxmox-csi", "Volumes on PVE storages, with a PVE account of its own.");
-static TALOS_CCM: Key<Inside> = addon("talos-ccm", "Cloud controller manager for Talos.");
-static KUBE_VIP: Key<Inside> = addon("kube-vip", "Addresses of services of type LoadBalancer, announced by ARP.");
-static METRICS_SERVER: Key<Inside> = addon("metrics-server", "`kubectl top`.");
-static PROMETHEUS_CRDS: Key<Inside> = addon("prometheus-crds", "Custom resources of the Prometheus operator.");
-static GATEWAY_API: Key<Inside> = addon("gateway-api", "Custom resources of the Gateway API.");
-static LONGHORN: Key<Inside> = addon("longhorn", "Replicated volumes on the machines' own disks.");
-static CERT_MANAGER: Key<Inside> = addon("cert-manager", "Certificates.");
-static TRAEFIK: Key<Inside> = addon("traefik", "Ingress.");
-static TAILSCALE_OPERATOR: Key<Inside> = addon("tailscale-operator", "Services in a tailnet.");
-pub(crate) static FLUX: Key<Inside> = Key::new("flux", &GITOPS, "GitOps with Flux.");
-pub(crate) static ARGOCD: Key<Inside> = Key::new("argocd", &GITOPS, "GitOps with Argo CD.").also(&["argo-cd"]);
+static PROXMOX_CSI: Key<Inside> = later("proxmox-csi", "Volumes on PVE storages, with a PVE account of its own.");
+static TALOS_CCM: Key<Inside> = later("talos-ccm", "Cloud controller manager for Talos.");
+static KUBE_VIP: Key<Inside> = later("kube-vip", "Addresses of services of type LoadBalancer, announced by ARP.");
+static METRICS_SERVER: Key<Inside> = later("metrics-server", "`kubectl top`.");
+static PROMETHEUS_CRDS: Key<Inside> = later("prometheus-crds", "Custom resources of the Prometheus operator.");
+static GATEWAY_API: Key<Inside> = later("gateway-api", "Custom resources of the Gateway API.");
+static LONGHORN: Key<Inside> = later("longhorn", "Replicated volumes on the machines' own disks.");
+static CERT_MANAGER: Key<Inside> = later("cert-manager", "Certificates.");
+static TRAEFIK: Key<Inside> = later("traefik", "Ingress.");
+static TAILSCALE_OPERATOR: Key<Inside> = later("tailscale-operator", "Services in a tailnet.");
+pub(crate) static FLUX: Key<Inside> = Key::new("flux", &GITOPS, "GitOps with Flux.").later();
+pub(crate) static ARGOCD: Key<Inside> = Key::new("argocd", &GITOPS, "GitOps with Argo CD.").also(&["argo-cd"]).later();
 
 /// The add-on that announces addresses of services.
 pub(crate) fn kube_vip() -> &'static Key<Inside> {

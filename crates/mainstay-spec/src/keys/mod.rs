@@ -62,7 +62,7 @@ pub(crate) static CNI: Key<Cni> = Key::new(
         Choice::now("flannel", Cni::Flannel),
         Choice::now("none", Cni::None),
         Choice::now("canal", Cni::Canal),
-        Choice::later("cilium", Cni::Cilium),
+        Choice::now("cilium", Cni::Cilium),
     ]),
     "The pod network. With `none` nodes are expected NotReady until you install one.",
 )
@@ -131,10 +131,12 @@ pub(crate) static ADDONS: Key<Inside> = Key::new(
     "addons",
     &addons::ADDONS,
     "What is installed on the cluster by name: cilium, proxmox-ccm, proxmox-csi, talos-ccm, kube-vip, metrics-server, prometheus-crds, gateway-api, longhorn, cert-manager, traefik, tailscale-operator, flux, argocd.",
-)
-.later();
-pub(crate) static CHARTS: Key<Items<Inside>> =
-    Key::new("charts", &List(&addons::CHART), "Helm charts installed at bootstrap.").later();
+);
+pub(crate) static CHARTS: Key<Items<Inside>> = Key::new(
+    "charts",
+    &List(&addons::CHART),
+    "Helm charts that are not in the catalogue of add-ons.",
+);
 pub(crate) static LOADBALANCER: Key<Inside> = Key::new(
     "loadbalancer",
     &addons::LOADBALANCER,

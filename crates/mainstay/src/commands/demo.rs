@@ -196,6 +196,7 @@ impl DemoRun {
             despite_lease: false,
             with_disks: std::collections::BTreeSet::new(),
             policy: mainstay_plan::TurnPolicy::default(),
+            addons: mainstay_plan::addon::wanted::AddonRequests::default(),
             events,
             stop: CancellationToken::new(),
         };

@@ -79,6 +79,7 @@ pub async fn run(session: &Session, output: Output) -> Result<(), CommandError> 
                 despite_lease: true,
                 with_disks: std::collections::BTreeSet::new(),
                 policy: mainstay_plan::TurnPolicy::default(),
+                addons: mainstay_plan::addon::wanted::AddonRequests::default(),
                 events: EventSink::discard(),
                 stop: CancellationToken::new(),
             };

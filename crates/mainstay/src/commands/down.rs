@@ -45,6 +45,7 @@ pub async fn run(session: &Session, args: &DownArgs, output: Output) -> Result<(
         despite_lease: args.take_lease,
         with_disks: args.with_disk.iter().cloned().collect(),
         policy: mainstay_plan::TurnPolicy::default(),
+        addons: mainstay_plan::addon::wanted::AddonRequests::default(),
         events: EventSink::discard(),
         stop: CancellationToken::new(),
     };

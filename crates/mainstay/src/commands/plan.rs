@@ -26,6 +26,7 @@ pub async fn run(session: &Session, args: &PlanArgs, output: Output) -> Result<(
         despite_lease: true,
         with_disks: std::collections::BTreeSet::new(),
         policy: args.turns.policy(),
+        addons: mainstay_plan::addon::wanted::AddonRequests::default(),
         events: EventSink::discard(),
         stop: CancellationToken::new(),
     };

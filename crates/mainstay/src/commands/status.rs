@@ -46,7 +46,10 @@ pub async fn run(session: &Session, args: &StatusArgs, output: Output) -> Result
 }
 
 async fn look(session: &Session, secrets: Option<&ClusterSecrets>, site: &Clients) -> Result<StatusPage, CommandError> {
-    let scope = ObserveScope::of(session.spec(), secrets.map(ClusterSecrets::id));
+    let scope = ObserveScope {
+        addons: Some(session.spec()),
+        ..ObserveScope::of(session.spec(), secrets.map(ClusterSecrets::id))
+    };
     let observed = observe(site, &scope).await?.observed;
     let recipients = session.secrets_file()?.recipients().unwrap_or_default().len();
     Ok(page(session.spec(), secrets, &observed, recipients, session.env.wall.now()))

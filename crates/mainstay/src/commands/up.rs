@@ -2,10 +2,12 @@
 
 mod secrets;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mainstay_engine::{EventSink, Run, RunGoal, RunReport};
 use mainstay_plan::Held;
+use mainstay_plan::addon::wanted::{AddonRequests, chart_wishes};
 use mainstay_spec::report::{self, Paint};
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +33,7 @@ pub async fn run(session: &Session, args: &UpArgs, output: Output) -> Result<(),
         despite_lease: args.take_lease,
         with_disks: args.with_disk.iter().cloned().collect(),
         policy: args.turns.policy(),
+        addons: requests(session, args)?,
         events: EventSink::discard(),
         stop: CancellationToken::new(),
     };
@@ -57,6 +60,26 @@ pub async fn run(session: &Session, args: &UpArgs, output: Output) -> Result<(),
     let outcome = std::mem::replace(&mut ended.outcome, Err(CommandError::ExitOnly(0)));
     let result = outcome.and_then(|report| closing(session, &report, ended.took));
     ended.close(result)
+}
+
+/// What is asked for about single add-ons: each must be in the file.
+fn requests(session: &Session, args: &UpArgs) -> Result<AddonRequests, CommandError> {
+    let known: BTreeSet<String> = chart_wishes(session.spec()).into_iter().map(|wish| wish.name).collect();
+    for name in args.take.iter().chain(&args.retry) {
+        if !known.contains(name) {
+            let names: Vec<&str> = known.iter().map(String::as_str).collect();
+            return Err(
+                CommandError::new(format!("the cluster file has no add-on `{name}`")).why(match names.as_slice() {
+                    [] => "it has no add-ons.".to_owned(),
+                    names => format!("it has {}.", names.join(", ")),
+                }),
+            );
+        }
+    }
+    Ok(AddonRequests {
+        take: args.take.iter().cloned().collect(),
+        retry: args.retry.iter().cloned().collect(),
+    })
 }
 
 /// Shows the warnings about a file that can be used all the same.

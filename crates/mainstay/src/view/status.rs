@@ -1,6 +1,8 @@
 //! Machines, etcd, Kubernetes and certificates on one page.
 
 use jiff::Timestamp;
+use mainstay_plan::addon::release::HelmStatus;
+use mainstay_plan::addon::wanted::{ChartWish, chart_wishes};
 use mainstay_plan::{ClusterSecrets, EtcdState, Guest, Mark, Observed, PowerState, Seen, Vm};
 use mainstay_spec::{Cni, Machine, Role, Spec};
 use serde_json::{Value, json};
@@ -88,6 +90,7 @@ pub fn page(spec: &Spec, secrets: Option<&ClusterSecrets>, observed: &Observed, 
         nodes(spec, observed),
         keys(secrets, recipients, now),
     ];
+    findings.extend(addons(spec, observed));
     findings.sort_by_key(|finding| finding.verdict);
     StatusPage { machines, findings }
 }
@@ -265,6 +268,39 @@ fn nodes(spec: &Spec, observed: &Observed) -> Finding {
     } else {
         finding("nodes", Verdict::Failing, unready.join("; "))
     }
+}
+
+/// Releases that are missing or not well. `None` for a file without add-ons.
+fn addons(spec: &Spec, observed: &Observed) -> Option<Finding> {
+    let wishes = chart_wishes(spec);
+    if wishes.is_empty() {
+        return None;
+    }
+    let cluster = match &observed.addons.cluster {
+        Seen::Yes(cluster) => cluster,
+        Seen::No => return Some(finding("add-ons", Verdict::Due, "not installed yet")),
+        Seen::Unknown(why) => return Some(finding("add-ons", Verdict::Failing, why.clone())),
+    };
+    let problem = |wish: &ChartWish| {
+        let newest = cluster.releases.get(&wish.key).and_then(|release| release.newest.as_ref());
+        let problem = match newest {
+            None => "not installed".to_owned(),
+            Some(revision) if revision.status != HelmStatus::Deployed => revision.status.as_str().to_owned(),
+            Some(_) => wish.workloads.iter().find_map(|workload| {
+                let seen = cluster.workloads.iter().find(|(key, _)| {
+                    key.kind == workload.kind.as_str() && key.namespace == wish.key.namespace && key.name == workload.name
+                });
+                Some(format!("{}: {}", workload.name, seen?.1.missing.clone()?))
+            })?,
+        };
+        Some(format!("{}: {problem}", wish.name))
+    };
+    let problems: Vec<String> = wishes.iter().filter_map(problem).collect();
+    Some(if problems.is_empty() {
+        finding("add-ons", Verdict::Ok, format!("{} installed", wishes.len()))
+    } else {
+        finding("add-ons", Verdict::Failing, problems.join("; "))
+    })
 }
 
 /// The CA that expires first, and whether losing one age key would lose the cluster.

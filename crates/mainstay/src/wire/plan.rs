@@ -98,6 +98,7 @@ pub enum SubjectKind {
     Node,
     Volume,
     Host,
+    AddOn,
 }
 
 impl SubjectKind {
@@ -110,6 +111,7 @@ impl SubjectKind {
             Self::Node => "node",
             Self::Volume => "volume",
             Self::Host => "host",
+            Self::AddOn => "add-on",
         }
     }
 }
@@ -223,6 +225,7 @@ impl PlanSubject {
             Subject::Node(_) => SubjectKind::Node,
             Subject::Volume(_) => SubjectKind::Volume,
             Subject::Host(_) => SubjectKind::Host,
+            Subject::Addon(_) => SubjectKind::AddOn,
         };
         let name = match subject {
             Subject::Cluster | Subject::Schematic => None,

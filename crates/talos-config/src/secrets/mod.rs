@@ -122,6 +122,11 @@ impl Secrets {
         &self.cluster_id
     }
 
+    /// Identifies members of the cluster to each other. A secret: other keys can be derived from it.
+    pub fn cluster_secret(&self) -> &str {
+        &self.cluster_secret
+    }
+
     /// The certificate that signs the Talos API's certificates, PEM.
     pub fn os_ca(&self) -> &str {
         &self.os.certificate

@@ -27,6 +27,11 @@ pub fn job_endpoint(distro: Distro) -> JobEndpoint {
     JobEndpoint { host, port }
 }
 
+/// CoreDNS asks the resolver of its node, on an address of the node alone.
+pub fn forwards_dns_to_host(distro: Distro) -> bool {
+    distro == Distro::Talos
+}
+
 /// A chart of ours that the distribution's Helm controller installs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HelmControllerChart<'a> {

@@ -18,7 +18,9 @@ use super::values::ValueWarning;
 
 pub use cilium::{CiliumHop, HopRefusal, cilium_hop, gateway_api_for, restrict_rke2_version};
 pub use cloud::has_external_cloud_provider;
-pub use delivery::{ConfigFault, HELM_IMAGE, HelmControllerChart, JobEndpoint, job_endpoint, packaged_chart_config};
+pub use delivery::{
+    ConfigFault, HELM_IMAGE, HelmControllerChart, JobEndpoint, forwards_dns_to_host, job_endpoint, packaged_chart_config,
+};
 pub use network::KUBE_VIP_CLOUD_PROVIDER;
 pub use platform::{KUBELET_CERT_APPROVER, argocd_root, flux_instance};
 
@@ -155,6 +157,23 @@ pub enum WorkloadKind {
     Deployment,
     DaemonSet,
     StatefulSet,
+}
+
+impl Workload {
+    /// The value that takes it out of the chart.
+    pub fn switched_off_by(&self) -> Option<&'static str> {
+        (self.name == "cilium-envoy").then_some("envoy.enabled")
+    }
+}
+
+impl WorkloadKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deployment => "Deployment",
+            Self::DaemonSet => "DaemonSet",
+            Self::StatefulSet => "StatefulSet",
+        }
+    }
 }
 
 /// How much of a workload must be available. A DaemonSet that wants zero pods is complete to Kubernetes, so numbers are expected here.

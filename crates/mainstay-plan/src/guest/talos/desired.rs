@@ -136,6 +136,8 @@ fn cluster_input(spec: &Spec, versions: &Versions) -> Result<ClusterInput, Deriv
             Cni::Flannel | Cni::Canal => talos_config::generate::Cni::Flannel,
             Cni::Cilium | Cni::None => talos_config::generate::Cni::None,
         },
+        // Cilium answers service addresses itself; two programs that do would undo each other's rules.
+        kube_proxy: spec.cni != Cni::Cilium,
         schedule_on_control_planes: spec.control_plane_workloads,
         kubernetes_sans: sans,
         nameservers: network.dns.clone(),

@@ -1,0 +1,4 @@
+//! Add-ons from cluster.yaml to pods that run.
+
+mod charts;
+mod cilium;
