@@ -4,10 +4,12 @@ mod addon;
 mod disks;
 mod drain;
 mod image;
+mod kubernetes;
 mod location;
 mod node;
 mod servers;
 mod tasks;
+mod upgrade;
 mod vm;
 
 pub use self::location::VmLocation;
@@ -67,6 +69,10 @@ pub async fn act(step: &Step, clients: &Clients, addresses: &AddressBook, progre
             mode,
             check,
         } => guest::reconfigure(ctx, guest, config, *mode, check.as_ref()).await,
+        Action::GuestPull { guest, image } => guest::pull_system(ctx, guest, image).await,
+        Action::KubernetesPull { guest, parts, to } => guest::pull_kubernetes(ctx, guest, parts, to).await,
+        Action::KubernetesChange { guest, part, to, ask } => kubernetes::change(Servers { ctx, ask }, guest, *part, to).await,
+        Action::GuestUpgrade(order) => upgrade::upgrade(clients, ctx, order).await,
         Action::EtcdBootstrap {
             guest,
             config,

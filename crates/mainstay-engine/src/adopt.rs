@@ -136,6 +136,7 @@ fn mark(spec: &Spec, cluster_id: Uuid, vmid: u32, config: &VmConfig) -> Result<M
         going: false,
         disks: None,
         lease: None,
+        upgrade: None,
         host_key: None,
     })
 }

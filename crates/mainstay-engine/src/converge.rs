@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mainstay_plan::addon::wanted::AddonRequests;
 use mainstay_plan::{
-    ClusterSecrets, Desired, Goal, Held, Kubernetes, Lease, Observed, Plan, StepId, TurnPolicy, derive, lint, plan,
+    ClusterSecrets, Desired, Goal, Held, Kubernetes, Lease, Observed, Plan, Step, StepId, TurnPolicy, derive, lint, plan,
 };
 use mainstay_spec::Spec;
 use tokio::time::Instant;
@@ -331,7 +331,9 @@ impl StallDetector {
     fn note(&mut self, plan: &Plan, outcome: &ExecutionResult) {
         let before = self.done.len();
         let steps = outcome.done.iter().filter_map(|id| plan.step(*id));
-        self.done.extend(steps.map(step_name));
+        // The same machine is upgraded again at the next hop, which is another step.
+        let name = |step: &Step| format!("{} {}", step_name(step), step.action.detail().unwrap_or_default());
+        self.done.extend(steps.map(name));
         if self.done.len() > before {
             self.fruitless = 0;
         } else {

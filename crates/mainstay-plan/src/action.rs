@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use mainstay_spec::Gib;
+use semver::Version;
 
 use crate::addon::ready::AwaitedWorkload;
 use crate::addon::run::{ChartRef, ReleaseCleanup, ReleaseRun, ReleaseWatch};
@@ -14,8 +15,8 @@ use crate::mark::Mark;
 use crate::observed::{GuestConfig, StorageAt, VolumeIdentity};
 use crate::settings::Setting;
 use crate::step::{
-    ApplyMode, Ask, Claim, Drain, Fill, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NodeState, PoolBudget,
-    QuorumCheck, VmRef,
+    ApplyMode, Ask, Claim, Drain, Fill, GuestRef, Impact, KubernetesPart, MarkUpdate, MemberRef, MemberRemoval, NodeState,
+    PoolBudget, QuorumCheck, UpgradeOrder, VmRef,
 };
 
 /// Everything that can be done.
@@ -117,6 +118,26 @@ pub enum Action {
         mode: ApplyMode,
         /// For a mode that restarts a control plane.
         check: Option<QuorumCheck>,
+    },
+    /// Load another system onto the machine. Nothing that runs notices.
+    GuestPull {
+        guest: GuestRef,
+        image: String,
+    },
+    /// Install another system and restart into it. What is about to happen is written into the mark first.
+    GuestUpgrade(Box<UpgradeOrder>),
+    /// Load the images of a version of Kubernetes onto the machine. Nothing that runs notices.
+    KubernetesPull {
+        guest: GuestRef,
+        parts: Vec<KubernetesPart>,
+        to: Version,
+    },
+    /// Change the version of one part of Kubernetes on one machine, and wait until it runs.
+    KubernetesChange {
+        guest: GuestRef,
+        part: KubernetesPart,
+        to: Version,
+        ask: Ask,
     },
     /// Begin etcd here, once in the life of the cluster. `prove_empty` are the control planes that could have data: each is read again first.
     EtcdBootstrap {
@@ -308,6 +329,11 @@ impl<'a> ActionInfo<'a> {
         }
     }
 
+    /// The machine goes down and comes back.
+    fn restarts(self, vm: &'a VmRef) -> Self {
+        self.on(vm).impact(Impact::Reboot).stops()
+    }
+
     /// The machine goes down, and its etcd member with it.
     fn stops(self) -> Self {
         Self {
@@ -318,10 +344,11 @@ impl<'a> ActionInfo<'a> {
         }
     }
 
+    /// Changes what runs, in steps that two runs must not take at once.
     fn leased(self) -> Self {
         Self {
             needs_lease: true,
-            ..self
+            ..self.impact(Impact::Live)
         }
     }
 
@@ -369,10 +396,7 @@ impl Action {
                 .on(vm)
                 .impact(Impact::Live)
                 .allocates(&vm.host, settings.iter().find_map(Setting::allocates_on)),
-            Self::MachineReboot { vm, .. } => row("machine.reboot", "reboot", "restarting", 60)
-                .on(vm)
-                .impact(Impact::Reboot)
-                .stops(),
+            Self::MachineReboot { vm, .. } => row("machine.reboot", "reboot", "restarting", 60).restarts(vm),
             Self::MachineStop { vm, .. } => row("machine.stop", "stop", "stopping", 3).on(vm).impact(Impact::Live).stops(),
             Self::MachineDelete { vm, .. } => row("machine.delete", "", "deleting", 3)
                 .on(vm)
@@ -397,6 +421,10 @@ impl Action {
             } => row("guest.reconfigure", "new config, reboot", "applying the config", 60)
                 .impact(Impact::Reboot)
                 .etcd(EtcdEffect::Interrupts),
+            Self::GuestPull { .. } => row("guest.pull", "", "loading the new system", 30),
+            Self::GuestUpgrade(upgrade) => row("guest.upgrade", "upgrade", "upgrading", 120).restarts(&upgrade.vm),
+            Self::KubernetesPull { .. } => row("kubernetes.pull", "", "loading the new Kubernetes", 30),
+            Self::KubernetesChange { .. } => row("kubernetes.change", "new Kubernetes", "changing Kubernetes", 45).leased(),
             Self::EtcdBootstrap { .. } => row("etcd.bootstrap", "", "bootstrapping etcd", 15),
             Self::EtcdJoin { .. } => row("etcd.join", "join etcd", "joining etcd", 30)
                 .waits()
@@ -409,12 +437,8 @@ impl Action {
             Self::NodeDelete { .. } => row("node.delete", "delete node", "deleting the Node", 1)
                 .impact(Impact::Live)
                 .removes_data(),
-            Self::NodeCordon { .. } => row("node.cordon", "", "keeping new pods away", 1)
-                .impact(Impact::Live)
-                .leased(),
-            Self::NodeDrain { .. } => row("node.drain", "drain", "moving the pods away", 30)
-                .impact(Impact::Live)
-                .leased(),
+            Self::NodeCordon { .. } => row("node.cordon", "", "keeping new pods away", 1).leased(),
+            Self::NodeDrain { .. } => row("node.drain", "drain", "moving the pods away", 30).leased(),
             // It gives back what was taken, so that a run which lost the lease may still do it.
             Self::NodeUncordon { .. } => row("node.uncordon", "uncordon", "taking pods again", 1)
                 .impact(Impact::Live)
@@ -443,6 +467,10 @@ impl Action {
                 MemberRemoval::Leave => None,
                 MemberRemoval::RemovedBy(peer) => Some(format!("by {peer}")),
             },
+            Self::GuestPull { image, .. } => Some(image.clone()),
+            Self::KubernetesPull { to, .. } => Some(to.to_string()),
+            Self::KubernetesChange { part, to, .. } => Some(format!("{part} to {to}")),
+            Self::GuestUpgrade(upgrade) => Some(format!("{} to {}", upgrade.from, upgrade.to)),
             Self::NodeCordon { turn, .. } => Some(format!("for {turn}")),
             Self::NodeDrain { drain, .. } => drain.deletes_unmanaged.then(|| "with pods without a controller".to_owned()),
             Self::EtcdBootstrap { prove_empty, .. } => {

@@ -12,6 +12,7 @@ use crate::etcd::{self, EtcdChain, EtcdPresence};
 use crate::guest;
 use crate::images::ImageTable;
 use crate::join;
+use crate::kubernetes;
 use crate::node;
 use crate::observed::{Observed, Seen};
 use crate::ownership::OwnedVms;
@@ -20,6 +21,7 @@ use crate::plan::{Plan, Unchanged};
 use crate::releases::{AddonPass, Underway};
 use crate::removal;
 use crate::turns;
+use crate::upgrade;
 use crate::vm;
 
 /// What must be done so that `observed` becomes `desired`. Nothing, when it is so already.
@@ -81,7 +83,9 @@ fn plan_cluster(ctx: Context<'_>, plan: &mut PlanBuilder) -> bool {
     let prepared = join::prepare(ctx, &placement, &vms, &guests, plan);
     let chain = EtcdChain::observed(ctx);
     let (mut configured, chain) = join::configure(ctx, &vms, &guests, &etcd, &prepared, chain, plan);
-    let turns = turns::collect(ctx, &mut vms, configs, &guests);
+    let upgrades = upgrade::plan(ctx, &guests, &mut images, plan);
+    let changes_system = !upgrades.is_empty();
+    let turns = turns::collect(ctx, &mut vms, (configs, upgrades), &guests);
     let (bootstrap, turned, chain) = match &etcd.presence {
         // Nothing depends on these machines yet, so they change before etcd begins.
         EtcdPresence::NotBootstrapped => {
@@ -119,6 +123,10 @@ fn plan_cluster(ctx: Context<'_>, plan: &mut PlanBuilder) -> bool {
     node::plan(ctx, underway, &etcd, &configured, network, plan);
     addons.rest(underway, network, plan);
     drain::release(ctx, &turned.cordoned, plan);
+    // One version changes at a time: that of the system first, where both could.
+    if matches!(etcd.presence, EtcdPresence::Exists) && !changes_system {
+        kubernetes::plan(ctx, &guests, &chain.tail, plan);
+    }
     // Removals start from the observed members: they must not rely on joins of this plan.
     removal::plan(ctx, &etcd, chain.tail, vms.freed, plan);
     true

@@ -3,6 +3,7 @@
 use crate::builder::PlanBuilder;
 use crate::context::{Context, Inputs};
 use crate::desired::{Desired, DesiredMachine, running};
+use crate::guest;
 use crate::mark::Mark;
 use crate::observed::{Guest, Observed, Seen};
 use crate::ownership::{OwnedVm, VmLookup};
@@ -97,7 +98,12 @@ pub(crate) fn refuse(ctx: Context<'_>, plan: &mut PlanBuilder) {
 /// A consent that names no machine is a slip, and what was meant would not be done.
 fn unknown_names(ctx: Context<'_>, plan: &mut PlanBuilder) {
     let policy = &ctx.desired.policy;
-    let named = policy.skip_drain.iter().chain(&policy.force_drain).chain(&policy.despite);
+    let named = policy
+        .skip_drain
+        .iter()
+        .chain(&policy.force_drain)
+        .chain(&policy.despite)
+        .chain(&policy.retry_upgrade);
     for name in named.filter(|name| ctx.owned.in_file(name).is_none() && !ctx.owned.ours.contains_key(*name)) {
         let machines: Vec<&str> = ctx.cluster.machines.iter().map(DesiredMachine::name).collect();
         plan.refuse(gate(
@@ -124,23 +130,45 @@ fn old_pve(observed: &Observed, plan: &mut PlanBuilder) {
     }
 }
 
-/// Upgrades are for a later version; a new file must not look like one.
+/// Versions that cannot be reached from what runs.
 fn other_versions(ctx: Context<'_>, plan: &mut PlanBuilder) {
+    let (course, want) = (&ctx.cluster.course, &ctx.cluster.versions);
     let Some(runs) = ctx.desired.cluster_id.and_then(|id| running(ctx.observed, id)) else {
         return;
     };
     let distro = runs.distro;
     let key = format!("{distro}.version");
+    let oldest = course.from.as_ref().unwrap_or(&runs);
     let pairs = [
-        (key.as_str(), distro.title(), &runs.release, &ctx.cluster.versions.release),
-        ("kubernetes", "Kubernetes", &runs.kubernetes, &ctx.cluster.versions.kubernetes),
+        (key.as_str(), distro.title(), &oldest.release, &want.release),
+        ("kubernetes", "Kubernetes", &oldest.kubernetes, &want.kubernetes),
     ];
     for (key, name, is, want) in pairs.into_iter().filter(|(_, _, is, want)| is != want) {
+        if !guest::changes_versions(distro) {
+            plan.refuse(gate(
+                Subject::Cluster,
+                format!("{name} cannot change from {is} to {want}"),
+                format!(
+                    "the cluster runs {name} {is}; this version of mainstay does no upgrades of {}.",
+                    distro.title()
+                ),
+                format!("write `{key}: {is}`, or leave it out."),
+            ));
+        } else if (want.major, want.minor) < (is.major, is.minor) {
+            plan.refuse(gate(
+                Subject::Cluster,
+                format!("{name} cannot go back from {is} to {want}"),
+                "what a newer minor wrote to etcd and to its disks is not readable by an older one.",
+                format!("write `{key}: {is}`, or leave it out."),
+            ));
+        }
+    }
+    if let (Err(why), false) = (&course.road, plan.is_refused()) {
         plan.refuse(gate(
             Subject::Cluster,
-            format!("{name} cannot change from {is} to {want}"),
-            format!("the cluster runs {name} {is}; this version of mainstay does no upgrades."),
-            format!("write `{key}: {is}`, or leave it out."),
+            format!("there is no way from {oldest} to {want}"),
+            format!("{why}."),
+            "choose versions that belong together: the reference of cluster.yaml lists them.",
         ));
     }
 }

@@ -99,6 +99,13 @@ impl<'a> Context<'a> {
         others.map(str::to_owned).collect()
     }
 
+    /// Control planes of the file, one of them last.
+    pub fn control_planes_but_last(self, name: &str) -> Ask {
+        let own = self.cluster.machine(name).filter(|machine| machine.is_control_plane());
+        let own = own.map(|machine| machine.name().to_owned());
+        self.other_control_planes(name).iter().cloned().chain(own).collect()
+    }
+
     /// What must be read right before a control plane restarts: the members, first as it lists them itself.
     pub fn restart_check(self, machine: &DesiredMachine) -> Option<QuorumCheck> {
         let name = machine.name();
@@ -130,11 +137,12 @@ impl<'a> Context<'a> {
             vmid,
             tag_follows: false,
             shape: Some(digest::digest(self.cluster, machine)),
-            versions: Some(machine.versions.clone()),
+            versions: Some(machine.runs.clone()),
             bootstrap: false,
             going: false,
             disks: None,
             lease: None,
+            upgrade: None,
             host_key: None,
         }
     }

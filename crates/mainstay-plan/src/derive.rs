@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mainstay_spec::Spec;
+use uuid::Uuid;
 
 use crate::addon;
+use crate::course;
 use crate::derive_error::DeriveError;
 use crate::desired::{Desired, DesiredInputs, Image, running};
 use crate::guest::{self, Pins};
 use crate::observed::{GuestConfig, Observed};
 use crate::secrets::ClusterSecrets;
-use crate::versions::Versions;
+use crate::versions::{Course, Versions};
 
 /// What the cluster is to run: the versions of the file, else what runs, else the newest that this binary knows.
 pub fn versions(spec: &Spec, observed: Option<&Observed>, secrets: Option<&ClusterSecrets>) -> Result<Versions, DeriveError> {
@@ -23,6 +25,11 @@ pub fn versions(spec: &Spec, observed: Option<&Observed>, secrets: Option<&Clust
 /// The same where what runs is known.
 pub fn resolve(spec: &Spec, running: Option<&Versions>) -> Result<Versions, DeriveError> {
     guest::resolve_versions(spec, running)
+}
+
+/// What the machines run, and their way to `target`.
+pub fn course(spec: &Spec, observed: &Observed, cluster_id: Option<Uuid>, target: &Versions) -> Course {
+    course::chart(spec, observed, cluster_id, target)
 }
 
 /// The config of every machine, by name.
@@ -43,13 +50,16 @@ pub fn image(spec: &Spec, versions: &Versions, pins: &Pins) -> Result<Image, Der
 /// The cluster of the file.
 pub fn desired(spec: &Spec, secrets: Option<&ClusterSecrets>, observed: &Observed, pins: &Pins) -> Result<Desired, DeriveError> {
     let versions = versions(spec, Some(observed), secrets)?;
+    let course = course::chart(spec, observed, secrets.map(ClusterSecrets::id), &versions);
     let configs = secrets
-        .map(|secrets| guest::configs(spec, secrets, &versions, pins))
+        .map(|secrets| guest::configs_for(spec, secrets, &course, &versions, pins))
         .transpose()?
         .unwrap_or_default();
     let facts = DesiredInputs {
         cluster_id: secrets.map(ClusterSecrets::id),
-        image: guest::image(spec, &versions, pins)?,
+        image: guest::image(spec, &course.joins, pins)?,
+        system: guest::system(spec, &course.hop(&versions)),
+        course,
         first_user: secrets.and_then(|secrets| guest::first_user(spec, secrets)),
         versions,
         configs,

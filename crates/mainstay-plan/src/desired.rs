@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use mainstay_spec::{Cni, Machine, Network, Pool, Role, Spec, StorageNames, smbios_uuid};
+use semver::Version;
 use uuid::Uuid;
 
 use crate::addon::wanted::DesiredAddons;
@@ -13,7 +14,7 @@ use crate::mark::Mark;
 use crate::observed::{GuestConfig, Observed};
 use crate::policy::TurnPolicy;
 use crate::step::{FirstUser, Subject};
-use crate::versions::Versions;
+use crate::versions::{Course, Versions};
 
 /// One goal for one cluster.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +55,9 @@ pub enum Goal {
 pub struct DesiredCluster {
     /// What the file asks for. Each machine has its own versions beside.
     pub versions: Versions,
+    pub course: Course,
+    /// The system of this hop. `None`: the distribution changes its version in another way.
+    pub system: Option<SystemGoal>,
     pub network: Network,
     pub storage: StorageNames,
     /// The PVE resource pool that machines are created in.
@@ -76,7 +80,9 @@ pub struct DesiredCluster {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredMachine {
     pub machine: Machine,
-    /// What it is to run. An upgrade changes machines one by one, so each has its own.
+    /// What it runs, or is made with: its config is written for that.
+    pub runs: Versions,
+    /// What it is to run when this plan is carried out.
     pub versions: Versions,
     pub image: Arc<Image>,
     pub config: GuestConfig,
@@ -104,6 +110,15 @@ pub struct ImageChecksum {
     pub hex: String,
 }
 
+/// The system that machines are to run after this hop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SystemGoal {
+    pub release: Version,
+    /// Where a machine loads it from.
+    pub image: String,
+    pub schematic: Option<SchematicRef>,
+}
+
 /// The description of an image that its factory builds on demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchematicRef {
@@ -117,6 +132,8 @@ pub struct SchematicRef {
 pub struct DesiredInputs {
     pub cluster_id: Option<Uuid>,
     pub versions: Versions,
+    pub course: Course,
+    pub system: Option<SystemGoal>,
     pub image: Image,
     /// By machine. May be empty while there are no secrets.
     pub configs: BTreeMap<String, GuestConfig>,
@@ -133,7 +150,8 @@ impl Desired {
             let config = configs.remove(machine.name.as_str()).unwrap_or_else(|| GuestConfig::new(""));
             DesiredMachine {
                 machine: machine.clone(),
-                versions: facts.versions.clone(),
+                runs: facts.course.runs(machine.name.as_str()).clone(),
+                versions: facts.course.hop(&facts.versions),
                 image: image.clone(),
                 config,
             }
@@ -141,6 +159,8 @@ impl Desired {
         let machines = spec.machines.iter().map(with_config).collect();
         let cluster = DesiredCluster {
             versions: facts.versions.clone(),
+            system: facts.system.clone(),
+            course: facts.course.clone(),
             network: spec.network.clone(),
             storage: spec.datacenter.storage.clone(),
             resource_pool: spec.datacenter.pool.as_ref().map(ToString::to_string),
@@ -255,33 +275,26 @@ impl DesiredMachine {
     }
 }
 
-/// What the cluster runs: read from its machines, else from the marks of those that are silent. `None` for a cluster that is not there.
+/// What the cluster runs: read from its control planes, else from the marks of those that are silent. `None` for a cluster that is not there.
 ///
-/// The oldest wins where they differ, so that a half-done change of versions is never taken for a finished one.
+/// The newest wins where they differ: a version that is left out never means that machines go back.
 pub fn running(observed: &Observed, cluster_id: Uuid) -> Option<Versions> {
-    let marks: Vec<Mark> = observed
-        .vms
-        .yes()?
-        .values()
-        .filter_map(|vm| Mark::parse(&vm.config.yes()?.description))
-        .collect();
-    let ours = || {
-        marks
-            .iter()
-            .filter(|mark| mark.cluster_id == cluster_id)
-            .filter_map(|mark| mark.versions.as_ref())
+    let vms = observed.vms.yes()?.values();
+    let marks = vms.filter_map(|vm| Mark::parse(&vm.config.yes()?.description));
+    let ours: Vec<Mark> = marks.filter(|mark| mark.cluster_id == cluster_id).collect();
+    let recorded = || ours.iter().filter_map(|mark| mark.versions.as_ref());
+    let is_worker = |name: &str| ours.iter().any(|mark| mark.machine == name && mark.role == Role::Worker);
+    let guests = |workers: bool| {
+        let of_role = observed.guests.iter().filter(move |(name, _)| workers || !is_worker(name));
+        of_role.filter_map(|(_, guest)| guest.running())
     };
-    let distro = ours().map(|versions| versions.distro).next();
-    let guests = || observed.guests.values().filter_map(|guest| guest.running());
-    let release = guests()
-        .filter_map(|guest| guest.release.as_ref())
-        .min()
-        .or_else(|| ours().map(|versions| &versions.release).min())?;
-    let kubernetes = guests().filter_map(|guest| guest.kubernetes.as_ref()).min();
-    let kubernetes = kubernetes.or_else(|| ours().map(|versions| &versions.kubernetes).min())?;
+    let release = |workers: bool| guests(workers).filter_map(|guest| guest.release.clone()).max();
+    let kubernetes = |workers: bool| guests(workers).filter_map(|guest| guest.kubernetes.clone()).max();
+    let recorded_release = || recorded().map(|versions| versions.release.clone()).max();
+    let recorded_kubernetes = || recorded().map(|versions| versions.kubernetes.clone()).max();
     Some(Versions {
-        distro: distro?,
-        release: release.clone(),
-        kubernetes: kubernetes.clone(),
+        distro: recorded().map(|versions| versions.distro).next()?,
+        release: release(false).or_else(|| release(true)).or_else(recorded_release)?,
+        kubernetes: kubernetes(false).or_else(|| kubernetes(true)).or_else(recorded_kubernetes)?,
     })
 }

@@ -9,7 +9,7 @@ use crate::desired::DesiredMachine;
 use crate::node;
 use crate::observed::{NodeCordon, PowerState, Seen};
 use crate::plan::HoldReason;
-use crate::step::{Ask, Drain, Impact, PoolBudget, StepId, Subject};
+use crate::step::{Drain, Impact, PoolBudget, StepId, Subject};
 
 /// What happens to the pods of a machine that goes down.
 pub(crate) enum DrainDecision {
@@ -116,7 +116,7 @@ pub(crate) fn begin(
     plan: &mut PlanBuilder,
 ) -> StepId {
     let name = subject.to_string();
-    let ask = servers(ctx, &name);
+    let ask = ctx.control_planes_but_last(&name);
     let cordon = Action::NodeCordon {
         turn,
         budget: budget(ctx, &name),
@@ -148,7 +148,7 @@ pub(crate) fn end(
     needs: impl IntoIterator<Item = StepId>,
     plan: &mut PlanBuilder,
 ) -> StepId {
-    let ask = servers(ctx, &subject.to_string());
+    let ask = ctx.control_planes_but_last(&subject.to_string());
     let at = ctx.cluster.machine(&subject.to_string()).map(|machine| machine.machine.at);
     let step = plan.step(subject.clone(), Action::NodeUncordon { ask }).at(at).because(why);
     step.impact(Impact::Live).needs(needs).add()
@@ -187,13 +187,6 @@ fn budget(ctx: Context<'_>, name: &str) -> Option<PoolBudget> {
         max_unavailable: ctx.cluster.max_unavailable(pool.as_ref()),
         needs_ready: node::awaited_state(ctx) == crate::step::NodeState::Ready,
     })
-}
-
-/// Where Kubernetes is asked: other control planes first, because the machine itself goes down.
-fn servers(ctx: Context<'_>, name: &str) -> Ask {
-    let own = ctx.cluster.machine(name).filter(|machine| machine.is_control_plane());
-    let own = own.map(|machine| machine.name().to_owned());
-    ctx.other_control_planes(name).iter().cloned().chain(own).collect()
 }
 
 /// Which turns wait for which: in a pool as many at once as its budget allows, everything else one after another.

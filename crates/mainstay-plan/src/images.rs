@@ -72,7 +72,8 @@ impl<'a> ImageTable<'a> {
         Some(step.needs(registered).needs(discarded).add())
     }
 
-    fn register(&mut self, schematic: &SchematicRef, plan: &mut PlanBuilder) -> StepId {
+    /// Has the factory know this schematic, once in a plan.
+    pub fn register(&mut self, schematic: &SchematicRef, plan: &mut PlanBuilder) -> StepId {
         if let Some(step) = self.registered.get(&schematic.id) {
             return *step;
         }

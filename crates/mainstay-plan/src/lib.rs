@@ -9,6 +9,7 @@ mod cluster;
 mod conflicts;
 mod context;
 mod counts;
+mod course;
 pub mod derive;
 mod derive_error;
 mod desired;
@@ -18,6 +19,7 @@ mod etcd;
 pub mod guest;
 mod images;
 mod join;
+mod kubernetes;
 mod lint;
 mod mark;
 mod node;
@@ -34,6 +36,7 @@ mod settings;
 mod step;
 mod summary;
 mod turns;
+mod upgrade;
 mod versions;
 mod vm;
 mod vm_diff;
@@ -43,12 +46,13 @@ pub use action::{Action, ActionInfo, EtcdEffect, SubjectFate};
 pub use cluster::plan;
 pub use derive_error::DeriveError;
 pub use desired::{
-    Desired, DesiredCluster, DesiredInputs, DesiredMachine, ExpectedMachine, Goal, Image, ImageChecksum, SchematicRef, running,
+    Desired, DesiredCluster, DesiredInputs, DesiredMachine, ExpectedMachine, Goal, Image, ImageChecksum, SchematicRef,
+    SystemGoal, running,
 };
 pub use digest::{digest as shape_digest, matches as matches_shape};
 pub use guest::{PinnedImage, Pins};
 pub use lint::{Violation, lint};
-pub use mark::{Lease, MadeDisk, Mark, PinnedHostKey, ShapeDigest, TAG, with_lease};
+pub use mark::{BegunUpgrade, Lease, MadeDisk, Mark, PinnedHostKey, ShapeDigest, TAG, UpgradeRecord, with_lease};
 pub use observed::{
     EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, ImageFile, Kubernetes, LeftoverVolume, Memory, NodeCordon,
     NodeStatus, Observed, OpenPorts, PowerState, PveTask, RunningGuest, Seen, StorageAt, StorageKind, TokenScope, Vm, VmDisk,
@@ -63,10 +67,10 @@ pub use secrets::{
 };
 pub use settings::{Setting, SettingInfo};
 pub use step::{
-    ApplyMode, Ask, Claim, Drain, Fill, FirstUser, GuestRef, Impact, MarkUpdate, MemberRef, MemberRemoval, NewDisk, NicConfig,
-    NodeState, PoolBudget, QuorumCheck, Seed, StepId, StoredImage, Subject, VmRef,
+    ApplyMode, Ask, Claim, Drain, Fill, FirstUser, GuestRef, Impact, KubernetesPart, MarkUpdate, MemberRef, MemberRemoval,
+    NewDisk, NicConfig, NodeState, PoolBudget, QuorumCheck, Seed, StepId, StoredImage, Subject, UpgradeOrder, VmRef,
 };
 pub use summary::{PlanRow, PlanSummary, RowSign};
-pub use versions::Versions;
+pub use versions::{Course, Versions};
 pub use vm_diff::SYSTEM_SERIAL;
 pub use volumes::{is_cloud_init_volume, volume_owner};

@@ -7,12 +7,13 @@ use std::net::Ipv4Addr;
 use mainstay_spec::{Mac, Role};
 
 use crate::action::{Action, EtcdEffect};
-use crate::desired::{Desired, Goal};
+use crate::desired::{Desired, DesiredMachine, Goal};
+use crate::guest::kubernetes_parts;
 use crate::mark::Mark;
 use crate::observed::{EtcdMember, Observed, PowerState, Seen, StorageAt, Vm, VmSettings};
 use crate::ownership::{Ownership, ownership};
 use crate::plan::{Plan, Step};
-use crate::step::{StepId, Subject};
+use crate::step::{KubernetesPart, StepId, Subject};
 use crate::volumes::{is_cloud_init_volume, volume_owner};
 
 /// A rule that a plan breaks. Always a bug of ours.
@@ -58,6 +59,7 @@ pub fn lint(plan: &Plan, desired: &Desired, observed: &Observed) -> Vec<Violatio
     lint.bootstrap();
     lint.members();
     lint.cordons();
+    lint.kubelets();
     lint.broken
 }
 
@@ -378,6 +380,37 @@ impl<'a> Linter<'a> {
                 members.retain(|other| other.id != member.id);
             }
             before = Some(step);
+        }
+    }
+
+    /// No kubelet is ever newer than an API server.
+    fn kubelets(&mut self) {
+        let plan = self.plan;
+        let changed = |step: &Step, of: KubernetesPart| match &step.action {
+            Action::KubernetesChange { part, to, .. } if *part == of => Some(to.clone()),
+            _ => None,
+        };
+        let control_planes: Vec<&str> = self
+            .desired
+            .cluster_goal()
+            .into_iter()
+            .flat_map(|cluster| cluster.control_planes().map(DesiredMachine::name))
+            .collect();
+        for step in &plan.steps {
+            let Some(to) = changed(step, KubernetesPart::Kubelet) else {
+                continue;
+            };
+            for name in &control_planes {
+                let guest = self.observed.guests.get(*name).and_then(|guest| guest.running());
+                let seen = guest.and_then(|guest| kubernetes_parts(guest).get(&KubernetesPart::ApiServer).cloned());
+                let is_new = |before: &Step| {
+                    before.subject == Subject::Machine((*name).to_owned())
+                        && changed(before, KubernetesPart::ApiServer).is_some_and(|version| version >= to)
+                };
+                if seen.is_none_or(|seen| seen < to) && !self.depends_on(step, is_new) {
+                    self.violation(step.id, format!("makes a kubelet newer than the API server of {name}"));
+                }
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 use mainstay_spec::{Role, smbios_uuid};
+use semver::Version;
 use uuid::Uuid;
 
 use crate::versions::Versions;
@@ -18,6 +19,23 @@ pub const TAG: &str = "mainstay";
 const FENCE_BEGIN: &str = "```mainstay";
 const FENCE_END: &str = "```";
 const FORMAT: &str = "1";
+/// The first words of the lines that this version writes.
+const KEYS: [&str; 14] = [
+    "format",
+    "cluster",
+    "machine",
+    "tag",
+    "shape",
+    "runs",
+    "bootstrap",
+    "going",
+    "disks",
+    "disk",
+    "host-key",
+    "lease",
+    "upgrade",
+    "rolled-back",
+];
 /// Stands for the volume of a disk that was asked for and whose name was not read back yet.
 const NOT_READ_BACK: &str = "-";
 
@@ -44,8 +62,35 @@ pub struct Mark {
     /// that is to be written, that the list stays as it is.
     pub disks: Option<BTreeMap<String, MadeDisk>>,
     pub lease: Option<Lease>,
+    /// In a mark that is to be written, `None` means that the record stays as it is.
+    pub upgrade: Option<UpgradeRecord>,
     /// The SSH host key of the guest, with the SMBIOS serial that it was seen with.
     pub host_key: Option<PinnedHostKey>,
+}
+
+/// What is known of an upgrade of the system on the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpgradeRecord {
+    /// Written before the call that makes another system bootable.
+    Begun(BegunUpgrade),
+    /// The machine started this system and came back with the one before.
+    RolledBack { to: Version, schematic: String },
+    /// Takes the record away. Never read.
+    Over,
+}
+
+/// An upgrade whose end was not seen yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BegunUpgrade {
+    pub from: Version,
+    pub to: Version,
+    /// What the new system is made of; empty where that has no name.
+    pub schematic: String,
+    /// The boot in which it was begun.
+    pub boot_id: String,
+    pub since: Timestamp,
+    /// The new system is on the disk: every boot from now on runs it.
+    pub is_armed: bool,
 }
 
 /// A host key that was proved once. It counts only for the VM that still has this serial.
@@ -134,6 +179,10 @@ impl Mark {
                 .host_key
                 .clone()
                 .or_else(|| there.as_ref().and_then(|mark| mark.host_key.clone())),
+            upgrade: self
+                .upgrade
+                .clone()
+                .or_else(|| there.as_ref().and_then(|mark| mark.upgrade.clone())),
             lease: self.lease.clone().or_else(|| there.and_then(|mark| mark.lease)),
             ..self.clone()
         };
@@ -145,13 +194,20 @@ impl Mark {
         smbios_uuid(self.cluster_id, &self.machine)
     }
 
+    /// Lines that this version does not know are kept as they are: a later one wrote them.
     fn replace(&self, description: &str) -> String {
-        let (before, _, after) = split(description);
+        let (before, block, after) = split(description);
+        let is_unknown = |line: &&str| !KEYS.contains(&line.trim_end().split(' ').next().unwrap_or_default());
+        let unknown = block.into_iter().flat_map(str::lines).filter(is_unknown);
+        let unknown: String = unknown.map(|line| format!("{line}\n")).collect();
         let mut text = user_text(before);
         if !text.is_empty() {
             text.push_str("\n\n");
         }
-        text.push_str(&self.to_string());
+        let own = self.to_string();
+        text.push_str(own.strip_suffix(FENCE_END).unwrap_or(&own));
+        text.push_str(&unknown);
+        text.push_str(FENCE_END);
         let after = after.trim_matches('\n');
         if !after.is_empty() {
             text.push_str("\n\n");
@@ -201,10 +257,56 @@ impl fmt::Display for Mark {
         if let Some(pinned) = &self.host_key {
             writeln!(f, "host-key {} {}", pinned.serial, pinned.key)?;
         }
+        match &self.upgrade {
+            Some(UpgradeRecord::Begun(begun)) => writeln!(f, "upgrade {begun}")?,
+            Some(UpgradeRecord::RolledBack { to, schematic }) => writeln!(f, "rolled-back {to} {}", word(schematic))?,
+            Some(UpgradeRecord::Over) | None => {}
+        }
         if let Some(lease) = &self.lease {
             writeln!(f, "lease {lease}")?;
         }
         f.write_str(FENCE_END)
+    }
+}
+
+impl fmt::Display for BegunUpgrade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let armed = if self.is_armed { " armed" } else { "" };
+        let schematic = word(&self.schematic);
+        write!(
+            f,
+            "{} {} {schematic} {} {}{armed}",
+            self.from, self.to, self.boot_id, self.since
+        )
+    }
+}
+
+/// Something that may be empty, as a word of a line.
+fn word(text: &str) -> &str {
+    if text.is_empty() { NOT_READ_BACK } else { text }
+}
+
+fn text_of(word: &str) -> String {
+    if word == NOT_READ_BACK {
+        String::new()
+    } else {
+        word.to_owned()
+    }
+}
+
+impl BegunUpgrade {
+    fn parse(words: &[&str]) -> Option<Self> {
+        let [from, to, schematic, boot_id, since, armed @ ..] = words else {
+            return None;
+        };
+        Some(Self {
+            from: from.parse().ok()?,
+            to: to.parse().ok()?,
+            schematic: text_of(schematic),
+            boot_id: (*boot_id).to_owned(),
+            since: since.parse().ok()?,
+            is_armed: armed == ["armed"],
+        })
     }
 }
 
@@ -262,6 +364,7 @@ struct MarkFields {
     going: bool,
     disks: Option<BTreeMap<String, MadeDisk>>,
     lease: Option<Lease>,
+    upgrade: Option<UpgradeRecord>,
     host_key: Option<PinnedHostKey>,
 }
 
@@ -295,6 +398,11 @@ impl MarkFields {
                     key: format!("{kind} {key}"),
                 });
             }
+            ("upgrade", words) => self.upgrade = BegunUpgrade::parse(words).map(UpgradeRecord::Begun),
+            ("rolled-back", [to, schematic, ..]) => {
+                let schematic = text_of(schematic);
+                self.upgrade = to.parse().ok().map(|to| UpgradeRecord::RolledBack { to, schematic });
+            }
             ("lease", [who, since, until]) => {
                 let times = since.parse().ok().zip(until.parse().ok());
                 self.lease = times.map(|(since, until)| Lease {
@@ -323,6 +431,7 @@ impl MarkFields {
             going: self.going,
             disks: self.disks,
             lease: self.lease,
+            upgrade: self.upgrade,
             host_key: self.host_key,
         })
     }
@@ -353,13 +462,14 @@ mod tests {
             shape: Some(ShapeDigest("1:0123456789abcdef".to_owned())),
             versions: Some(Versions {
                 distro: mainstay_spec::Distro::Talos,
-                release: semver::Version::new(1, 13, 9),
-                kubernetes: semver::Version::new(1, 36, 2),
+                release: Version::new(1, 13, 9),
+                kubernetes: Version::new(1, 36, 2),
             }),
             bootstrap: true,
             going: true,
             disks: Some(disks()),
             lease: Some(lease("ada@laptop")),
+            upgrade: None,
             host_key: None,
         }
     }
@@ -492,6 +602,66 @@ mod tests {
     fn a_later_mainstay_may_write_more() {
         let more = mark().to_string().replace("shape ", "colour blue\nshape ");
         assert_eq!(Mark::parse(&more), Some(mark()));
+    }
+
+    #[test]
+    fn lines_of_a_later_mainstay_survive_every_rewrite() {
+        let later = mark()
+            .to_string()
+            .replace("shape ", "colour  blue \nshape ")
+            .replace("lease ", "moon full\nlease ");
+        let rewritten = Mark {
+            shape: None,
+            lease: None,
+            ..mark()
+        }
+        .write_into(&later);
+        assert!(rewritten.contains("\ncolour  blue \nmoon full\n```"), "{rewritten}");
+        let released = with_lease(&rewritten, None);
+        assert!(released.contains("\ncolour  blue \nmoon full\n```"), "{released}");
+        assert_eq!(
+            mark().write_into(&rewritten),
+            mark().write_into(&mark().write_into(&rewritten))
+        );
+    }
+
+    fn begun(is_armed: bool) -> UpgradeRecord {
+        UpgradeRecord::Begun(BegunUpgrade {
+            from: Version::new(1, 12, 11),
+            to: Version::new(1, 13, 9),
+            schematic: "3765".to_owned(),
+            boot_id: "4f1c".to_owned(),
+            since: "2026-03-01T10:00:00Z".parse().unwrap(),
+            is_armed,
+        })
+    }
+
+    #[test]
+    fn the_record_of_an_upgrade_is_read_back_and_stays_until_it_is_over() {
+        let with = |upgrade| Mark { upgrade, ..mark() };
+        let lines = |mark: &Mark| {
+            mark.to_string()
+                .lines()
+                .filter(|line| line.starts_with("upgrade") || line.starts_with("rolled"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let armed = with(Some(begun(true)));
+        assert_eq!(lines(&armed), ["upgrade 1.12.11 1.13.9 3765 4f1c 2026-03-01T10:00:00Z armed"]);
+        assert_eq!(Mark::parse(&armed.to_string()), Some(armed.clone()));
+        let (to, schematic) = (Version::new(1, 13, 9), String::new());
+        let back = with(Some(UpgradeRecord::RolledBack { to, schematic }));
+        assert_eq!(lines(&back), ["rolled-back 1.13.9 -"]);
+        assert_eq!(Mark::parse(&back.to_string()), Some(back));
+        let there = armed.write_into("");
+        assert_eq!(Mark::parse(&with(None).write_into(&there)), Some(armed.clone()));
+        assert_eq!(Mark::parse(&with_lease(&there, None)).unwrap().upgrade, armed.upgrade);
+        assert_eq!(
+            Mark::parse(&with(Some(UpgradeRecord::Over)).write_into(&there))
+                .unwrap()
+                .upgrade,
+            None
+        );
     }
 
     #[test]

@@ -317,6 +317,12 @@ pub struct RunningGuest {
     pub config: Seen<GuestConfig>,
     /// Etcd on this machine. `No`: it never ran. Always `No` on workers.
     pub etcd: Seen<EtcdState>,
+    /// The boot that it runs in, another one after every restart.
+    pub boot_id: Option<String>,
+    /// What its image is made of, where that has a name.
+    pub schematic: Seen<String>,
+    /// Its etcd leads the others.
+    pub leads_etcd: bool,
 }
 
 impl Guest {

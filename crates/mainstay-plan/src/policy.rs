@@ -16,6 +16,8 @@ pub struct TurnPolicy {
     pub force_drain: BTreeSet<String>,
     /// These are unavailable and count for no budget.
     pub despite: BTreeSet<String>,
+    /// A new system is tried again on these, although they came back with the one before.
+    pub retry_upgrade: BTreeSet<String>,
     /// Machines whose turn or removal was tried in this run, and what outside of mainstay holds it.
     pub held: BTreeMap<String, String>,
     /// The run ends: nothing is begun, and what was cordoned is released.
@@ -29,6 +31,7 @@ impl Default for TurnPolicy {
             skip_drain: BTreeSet::new(),
             force_drain: BTreeSet::new(),
             despite: BTreeSet::new(),
+            retry_upgrade: BTreeSet::new(),
             held: BTreeMap::new(),
             ends: false,
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use mainstay_spec::{DiskOptions, Gib, Mac, Shape};
+use semver::Version;
 use uuid::Uuid;
 
 use crate::mark::Mark;
@@ -251,4 +252,57 @@ pub struct PoolBudget {
     pub max_unavailable: usize,
     /// A node that is not ready is unavailable. Without a network plugin none is ever ready.
     pub needs_ready: bool,
+}
+
+/// Another system for a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpgradeOrder {
+    pub vm: VmRef,
+    pub guest: GuestRef,
+    pub from: Version,
+    pub to: Version,
+    /// What the new system is made of. `None`: its distribution has no such name.
+    pub schematic: Option<String>,
+    /// Where the machine loads it from.
+    pub image: String,
+    /// Settings of the VM take effect at the same restart, which PVE does then.
+    pub restarts_vm: bool,
+    pub check: Option<QuorumCheck>,
+}
+
+/// A part of Kubernetes that has a version of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KubernetesPart {
+    ApiServer,
+    ControllerManager,
+    Scheduler,
+    Proxy,
+    Kubelet,
+}
+
+impl KubernetesPart {
+    pub const ALL: [Self; 5] = [
+        Self::ApiServer,
+        Self::ControllerManager,
+        Self::Scheduler,
+        Self::Proxy,
+        Self::Kubelet,
+    ];
+
+    /// As Kubernetes calls it, and the image of it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ApiServer => "kube-apiserver",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Proxy => "kube-proxy",
+            Self::Kubelet => "kubelet",
+        }
+    }
+}
+
+impl fmt::Display for KubernetesPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
 }

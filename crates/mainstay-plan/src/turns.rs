@@ -12,10 +12,11 @@ use crate::drain::{self, DrainDecision, TurnOrder};
 use crate::etcd::{self, EtcdChain, EtcdFacts, EtcdPresence};
 use crate::guest::{ConfigChange, GuestStatus, Guests};
 use crate::node;
-use crate::observed::{EtcdMember, EtcdState, NodeCordon, Seen};
+use crate::observed::{EtcdMember, EtcdState, Guest, NodeCordon, Seen};
 use crate::ownership::OwnedVm;
 use crate::plan::HoldReason;
-use crate::step::{ApplyMode, Impact, StepId};
+use crate::step::{ApplyMode, Impact, StepId, UpgradeOrder};
+use crate::upgrade::SystemUpgrade;
 use crate::vm::{VmPass, VmSteps};
 use crate::vm_diff::VmDiff;
 
@@ -28,6 +29,7 @@ pub(crate) struct Turn<'a> {
     /// Settings that take effect at a restart.
     diff: Option<VmDiff>,
     config: Option<ConfigChange>,
+    upgrade: Option<SystemUpgrade>,
     /// Its etcd left the cluster, and joins again only after a restart.
     left_etcd: bool,
     /// The last step on its VM, which stays up.
@@ -49,7 +51,7 @@ pub(crate) struct Turned<'a> {
 pub(crate) fn collect<'a>(
     ctx: Context<'a>,
     vms: &mut VmPass<'a>,
-    mut configs: BTreeMap<&'a str, ConfigChange>,
+    (mut configs, mut upgrades): (BTreeMap<&'a str, ConfigChange>, BTreeMap<&'a str, SystemUpgrade>),
     guests: &Guests<'a>,
 ) -> Vec<Turn<'a>> {
     let mut turns = Vec::new();
@@ -65,6 +67,7 @@ pub(crate) fn collect<'a>(
             },
             diff: vms.restarts.remove(name),
             config: configs.remove(name),
+            upgrade: upgrades.remove(name),
             left_etcd: left(status),
             after: vms.live_steps.get(name).copied(),
         };
@@ -87,11 +90,15 @@ pub(crate) fn plan<'a>(
     let mut turned = Turned::default();
     let mut order = TurnOrder::new(chain.tail.clone());
     let mut taken = BTreeSet::new();
-    // A machine that is unavailable already costs no budget, and may be well again after its turn.
+    // A machine that is unavailable already costs no budget, and may be well again after its turn. The leader of etcd comes last, so that
+    // etcd elects another one only once.
     turns.sort_by_key(|turn| {
         (
             !turn.machine.is_control_plane(),
             drain::unavailable(ctx, turn.machine).is_none(),
+            ctx.guest(turn.machine.name())
+                .and_then(Guest::running)
+                .is_some_and(|guest| guest.leads_etcd),
         )
     });
     for turn in turns {
@@ -192,7 +199,12 @@ fn take<'a>(
 ) -> Option<StepId> {
     let (name, subject) = (turn.machine.name(), turn.machine.subject());
     let needs = match drain {
-        DrainDecision::Drain => vec![drain::begin(ctx, &subject, "restart", &turn.why(), &needs, plan)],
+        DrainDecision::Drain => {
+            // Nothing is disturbed before the new system is on the machine.
+            let pulled = turn.upgrade.iter().map(|upgrade| upgrade.pulled);
+            let needs: Vec<StepId> = needs.iter().copied().chain(pulled).collect();
+            vec![drain::begin(ctx, &subject, turn.kind(), &turn.why(), &needs, plan)]
+        }
         DrainDecision::NoOtherMachine => {
             plan.note(format!("no other machine can take the pods of {name}: they stop with it"));
             needs
@@ -202,7 +214,7 @@ fn take<'a>(
     let config = turn.config.as_ref();
     let reconfigured = config.map(|change| reconfigure(ctx, turn, change, &needs, plan));
     let ended = if turn.is_restarted_by_pve() {
-        Some(change_and_reboot(ctx, turn, reconfigured, needs, plan))
+        Some(change_and_restart(ctx, turn, reconfigured, needs, plan))
     } else {
         reconfigured
     };
@@ -239,7 +251,7 @@ fn reconfigure(ctx: Context<'_>, turn: &Turn<'_>, change: &ConfigChange, needs: 
     };
     let action = Action::GuestReconfigure {
         guest: ctx.guest_ref(turn.machine.name()),
-        config: turn.machine.config.clone(),
+        config: change.config.clone(),
         mode,
         check: (mode == ApplyMode::Reboot).then(|| ctx.restart_check(turn.machine)).flatten(),
     };
@@ -248,7 +260,7 @@ fn reconfigure(ctx: Context<'_>, turn: &Turn<'_>, change: &ConfigChange, needs: 
 }
 
 /// The restart of a machine whose turn has come, and the settings that it brings into force.
-fn change_and_reboot(
+fn change_and_restart(
     ctx: Context<'_>,
     turn: &Turn<'_>,
     reconfigured: Option<StepId>,
@@ -265,6 +277,21 @@ fn change_and_reboot(
         let step = steps.change_settings(turn.vm, diff).impact(Impact::Live);
         step.needs(needs.iter().copied()).add()
     });
+    if let Some(upgrade) = &turn.upgrade {
+        let action = Action::GuestUpgrade(Box::new(UpgradeOrder {
+            vm: turn.vm.vm_ref(),
+            guest: ctx.guest_ref(turn.machine.name()),
+            from: upgrade.from.clone(),
+            to: upgrade.to.clone(),
+            schematic: upgrade.schematic.clone(),
+            image: upgrade.image.clone(),
+            restarts_vm: diff.is_some(),
+            check: ctx.restart_check(turn.machine),
+        }));
+        let step = plan.machine_step(turn.machine, action).because(upgrade.why());
+        let step = step.impact(Impact::Reboot).needs(needs).needs(changed).needs(reconfigured);
+        return step.needs([upgrade.pulled]).add();
+    }
     let pending = diff.map(|diff| diff.pending.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
     let why = match pending.filter(|keys| !keys.is_empty()) {
         Some(keys) => format!("{keys}: written, takes effect at a reboot"),
@@ -298,11 +325,17 @@ impl Turn<'_> {
         self.is_restarted() || self.config.is_some()
     }
 
+    /// In one word, recorded on the Node.
+    fn kind(&self) -> &'static str {
+        if self.upgrade.is_some() { "upgrade" } else { "restart" }
+    }
+
     /// What the turn is for.
     fn why(&self) -> String {
         let settings = self.diff.as_ref().filter(|diff| !diff.changes.is_empty()).map(VmDiff::text);
         let config = self.config.as_ref().map(|change| change.text.clone());
-        let why: Vec<String> = config.into_iter().chain(settings).collect();
+        let upgrade = self.upgrade.as_ref().map(SystemUpgrade::why);
+        let why: Vec<String> = upgrade.into_iter().chain(config).chain(settings).collect();
         match why.as_slice() {
             [] if self.left_etcd => LEFT_ETCD.to_owned(),
             [] => "written, takes effect at a reboot".to_owned(),
@@ -317,7 +350,7 @@ impl Turn<'_> {
 
     /// We restart it, whatever its config does.
     fn is_restarted(&self) -> bool {
-        self.diff.is_some() || self.left_etcd
+        self.diff.is_some() || self.left_etcd || self.upgrade.is_some()
     }
 
     /// Also where the config takes effect at a reboot that the guest does not do by itself.

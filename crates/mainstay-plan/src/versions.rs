@@ -1,5 +1,6 @@
 //! Versions of one machine.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use mainstay_spec::Distro;
@@ -31,5 +32,40 @@ impl Versions {
             release: release.parse().ok()?,
             kubernetes: kubernetes.parse().ok()?,
         })
+    }
+}
+
+/// Where a cluster stands, and its way to the versions of the file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Course {
+    /// What each machine of the file runs, as far as it is known.
+    pub runs: BTreeMap<String, Versions>,
+    /// What a machine gets that is made now: the oldest that a control plane runs.
+    pub joins: Versions,
+    /// The oldest of what runs. `None`: nothing runs yet.
+    pub from: Option<Versions>,
+    /// The versions after each hop, the last being those of the file; or why there is no way.
+    pub road: Result<Vec<Versions>, String>,
+}
+
+impl Course {
+    /// Nothing runs, or everything runs what the file says.
+    pub fn straight(target: &Versions) -> Self {
+        Self {
+            runs: BTreeMap::new(),
+            joins: target.clone(),
+            from: None,
+            road: Ok(Vec::new()),
+        }
+    }
+
+    /// What the machines are to run when this plan is carried out.
+    pub fn hop(&self, target: &Versions) -> Versions {
+        let first = self.road.as_ref().ok().and_then(|road| road.first());
+        first.unwrap_or(target).clone()
+    }
+
+    pub fn runs(&self, machine: &str) -> &Versions {
+        self.runs.get(machine).unwrap_or(&self.joins)
     }
 }

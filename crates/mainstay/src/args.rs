@@ -178,6 +178,9 @@ pub struct TurnArgs {
     /// Go on although this machine is unavailable; may be given more than once
     #[arg(long, value_name = "MACHINE")]
     pub despite: Vec<String>,
+    /// Try a new system again on this machine, which came back with the old one; may be given more than once
+    #[arg(long, value_name = "MACHINE")]
+    pub retry_upgrade: Vec<String>,
 }
 
 impl TurnArgs {
@@ -187,6 +190,7 @@ impl TurnArgs {
             skip_drain: self.skip_drain.iter().cloned().collect(),
             force_drain: self.force_drain.iter().cloned().collect(),
             despite: self.despite.iter().cloned().collect(),
+            retry_upgrade: self.retry_upgrade.iter().cloned().collect(),
             ..TurnPolicy::default()
         }
     }

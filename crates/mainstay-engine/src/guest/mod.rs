@@ -9,14 +9,15 @@ use std::net::Ipv4Addr;
 
 use mainstay_net::Env;
 use mainstay_plan::{
-    ApplyMode, ClusterSecrets, DistroSecrets, Guest, GuestConfig, GuestRef, Image, MemberRef, MemberRemoval, PinnedHostKey, Pins,
-    QuorumCheck, SchematicRef, Versions,
+    ApplyMode, ClusterSecrets, DistroSecrets, Guest, GuestConfig, GuestRef, Image, KubernetesPart, MemberRef, MemberRemoval,
+    PinnedHostKey, Pins, QuorumCheck, SchematicRef, Versions,
 };
 use mainstay_spec::{DistroSpec, Spec};
+use semver::Version;
 
 use crate::addresses::AddressBook;
 use crate::event::StepProgress;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::jitter::Jitter;
 use crate::kube::{KubeAccess, KubeClients};
 use crate::wait::WaitStatus;
@@ -281,6 +282,93 @@ pub async fn not_ready_reason(ctx: StepContext<'_>, machine: &str) -> Option<Str
     match ctx.guests {
         GuestClients::Talos(clients) => talos::not_ready_reason(ctx, clients, machine).await,
         GuestClients::Rancher(clients) => rancher::step::not_ready_reason(ctx, clients, machine).await,
+    }
+}
+
+/// The system that a machine runs, as far as an upgrade changes it.
+#[derive(Debug, Clone)]
+pub struct RunningSystem {
+    pub release: Version,
+    /// What its image is made of, where that has a name.
+    pub schematic: Option<String>,
+    pub boot_id: String,
+    /// It does its work: nothing of the boot is left to do.
+    pub is_up: bool,
+}
+
+/// What became of the call that installs another system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WrittenSystem {
+    /// The next boot runs it.
+    Armed,
+    /// The machine installs it and restarts by itself.
+    Restarting,
+}
+
+fn no_upgrades<T>() -> Result<T, Failure> {
+    Err(Failure::new(
+        FailureKind::Bug,
+        "this distribution changes its version in another way",
+    ))
+}
+
+pub async fn running_system(ctx: StepContext<'_>, guest: &GuestRef) -> Result<RunningSystem, Failure> {
+    match ctx.guests {
+        GuestClients::Talos(clients) => talos::upgrade::running_system(ctx, clients, guest).await,
+        GuestClients::Rancher(_) => no_upgrades(),
+    }
+}
+
+/// Loads a system onto the machine, which disturbs nothing.
+pub async fn pull_system(ctx: StepContext<'_>, guest: &GuestRef, image: &str) -> Result<(), Failure> {
+    match ctx.guests {
+        GuestClients::Talos(clients) => talos::upgrade::pull(ctx, clients, guest, image).await,
+        GuestClients::Rancher(_) => no_upgrades(),
+    }
+}
+
+/// Installs a system that was loaded before.
+pub async fn write_system(ctx: StepContext<'_>, guest: &GuestRef, image: &str) -> Result<WrittenSystem, Failure> {
+    match ctx.guests {
+        GuestClients::Talos(clients) => talos::upgrade::write(ctx, clients, guest, image).await,
+        GuestClients::Rancher(_) => no_upgrades(),
+    }
+}
+
+/// Has another member lead etcd, before this one goes down. Best effort: etcd elects one anyway.
+pub async fn hand_over_etcd(ctx: StepContext<'_>, guest: &GuestRef) {
+    match ctx.guests {
+        GuestClients::Talos(clients) => talos::upgrade::hand_over_etcd(ctx, clients, guest).await,
+        GuestClients::Rancher(_) => {}
+    }
+}
+
+/// Asks the guest to restart, and does not wait.
+pub async fn restart(ctx: StepContext<'_>, guest: &GuestRef) -> Result<(), Failure> {
+    match ctx.guests {
+        GuestClients::Talos(clients) => talos::upgrade::restart(ctx, clients, guest).await,
+        GuestClients::Rancher(_) => no_upgrades(),
+    }
+}
+
+/// Loads the images of a version of Kubernetes, which disturbs nothing.
+pub async fn pull_kubernetes(
+    ctx: StepContext<'_>,
+    guest: &GuestRef,
+    parts: &[KubernetesPart],
+    to: &Version,
+) -> Result<(), Failure> {
+    match ctx.guests {
+        GuestClients::Talos(clients) => talos::upgrade::pull_kubernetes(ctx, clients, guest, parts, to).await,
+        GuestClients::Rancher(_) => no_upgrades(),
+    }
+}
+
+/// Writes the version of one part of Kubernetes into the config of the machine.
+pub async fn set_kubernetes(ctx: StepContext<'_>, guest: &GuestRef, part: KubernetesPart, to: &Version) -> Result<(), Failure> {
+    match ctx.guests {
+        GuestClients::Talos(clients) => talos::upgrade::set_kubernetes(ctx, clients, guest, part, to).await,
+        GuestClients::Rancher(_) => no_upgrades(),
     }
 }
 

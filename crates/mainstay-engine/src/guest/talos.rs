@@ -1,5 +1,7 @@
 //! Talos: the first config, later configs, the one bootstrap, etcd's members, and what a machine says about itself.
 
+pub mod upgrade;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -514,12 +516,13 @@ pub async fn observe(env: &Env, clients: &TalosClients, addresses: &AddressBook,
 }
 
 async fn configured(node: &Node, addresses: &AddressBook, release: Version) -> GuestReport {
-    let (information, status, config, services, boot) = tokio::join!(
+    let (information, status, config, services, boot, schematic) = tokio::join!(
         node.get::<SystemInformation>(SystemInformation::ID),
         node.status(),
         node.config(),
         node.services(),
         node.boot_id(),
+        node.schematic(),
     );
     let uuid = information
         .ok()
@@ -535,6 +538,7 @@ async fn configured(node: &Node, addresses: &AddressBook, release: Version) -> G
         Err(error) => Seen::Unknown(error.to_string()),
     };
     let (etcd, members) = etcd_of(node, services).await;
+    let leads_etcd = members.is_some() && node.etcd_status().await.is_ok_and(|status| status.is_leader());
     let kubernetes = config.yes().and_then(|config| kubelet_version(config.expose()));
     let unmet = status
         .status
@@ -550,6 +554,13 @@ async fn configured(node: &Node, addresses: &AddressBook, release: Version) -> G
         unmet,
         config,
         etcd,
+        boot_id: boot.as_ref().ok().cloned(),
+        schematic: match schematic {
+            Ok(Some(schematic)) => Seen::Yes(schematic),
+            Ok(None) => Seen::No,
+            Err(error) => Seen::Unknown(error.to_string()),
+        },
+        leads_etcd,
     };
     GuestReport {
         guest: Guest::Running(Box::new(running)),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_net::Entropy;
+use mainstay_plan::NodeCordon;
 use mainstay_spec::{Role, smbios_uuid};
 use rand::{Rng, RngExt};
 use sha2::{Digest, Sha256};
@@ -55,6 +56,9 @@ const PACED: u64 = 2_000_000;
 /// From here on people change their minds before all is done that they wanted, also about control planes.
 const FICKLE: u64 = 3_000_000;
 
+/// From here on people also upgrade, before or after all is done that they wanted.
+const UPGRADES: u64 = 4_000_000;
+
 /// Lives through one seed.
 pub fn live(seed: u64) -> Tale {
     let mut rng = Entropy::from_seed(seed).fork("hardship").rng();
@@ -64,6 +68,7 @@ pub fn live(seed: u64) -> Tale {
         shape.draw_paces(&mut Entropy::from_seed(seed).fork("paces").rng());
     }
     shape.fickle = seed >= FICKLE;
+    shape.upgrades = seed >= UPGRADES;
     on_stage(seed, shape.world.clone(), async |stage| {
         Life::new(stage, &shape).live(shape.clone(), rng).await
     })
@@ -159,7 +164,10 @@ impl<'a> Life<'a> {
             if tokio::time::timeout(CALM_RUN, self.tasks_end()).await.is_err() {
                 return;
             }
-            let change = shape.change_mind(rng);
+            let newer = (shape.upgrades && rng.random_bool(0.6))
+                .then(|| shape.newer_talos())
+                .flatten();
+            let change = newer.unwrap_or_else(|| shape.change_mind(rng));
             self.changed(shape, change);
             for _ in 0..rng.random_range(0..=2) {
                 self.storm(rng, true).await;
@@ -207,7 +215,7 @@ impl<'a> Life<'a> {
                     }
                 }
             }
-            Change::MoreMemory => stays.iter().for_each(|vmid| self.watch.may_restart(*vmid)),
+            Change::MoreMemory | Change::NewerTalos => stays.iter().for_each(|vmid| self.watch.may_restart(*vmid)),
             Change::Loss => {
                 let mut workers = stays.iter().filter(|vmid| !self.field.is_control_plane(**vmid));
                 let lost = if shape.control_planes > 1 {
@@ -283,11 +291,29 @@ impl<'a> Life<'a> {
         plan.held
             .retain(|held| !held.reason.contains("nothing proves that mainstay made it"));
         plan.notes.retain(|note| !lost.iter().any(|lost| note.starts_with(lost)));
+        self.nothing_cordoned().await;
         if plan.render() != "nothing to do" {
             self.watch
                 .wrong(format!("settled, and yet there is a plan: {}", plan.render()));
         }
         self.watch.look(self.stage);
+    }
+
+    /// No machine stays cordoned by mainstay once a run is over.
+    async fn nothing_cordoned(&self) {
+        let nodes = self
+            .stage
+            .observed(&self.file)
+            .await
+            .kubernetes
+            .yes()
+            .map(|kubernetes| kubernetes.nodes.clone());
+        for (name, node) in nodes.unwrap_or_default() {
+            if matches!(node.cordon, NodeCordon::Ours | NodeCordon::Ended) {
+                self.watch
+                    .wrong(format!("{name} is still cordoned by mainstay: {:?}", node.cordon));
+            }
+        }
     }
 
     /// The storm is over. A colleague who was killed still holds his lease; people would wait, as the refusal tells them.

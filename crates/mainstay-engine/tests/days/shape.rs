@@ -18,6 +18,8 @@ pub struct Shape {
     cni: &'static str,
     /// People change their minds, also about control planes: Kubernetes has an address that no machine has.
     pub fickle: bool,
+    /// People write another version of Talos into the file.
+    pub upgrades: bool,
     pub world: WorldSpec,
 }
 
@@ -30,6 +32,8 @@ pub enum Change {
     ControlPlanesMore,
     ControlPlanesLess,
     MoreMemory,
+    /// Another version of Talos.
+    NewerTalos,
     /// A machine is lost, with its disks.
     Loss,
 }
@@ -52,6 +56,7 @@ impl Shape {
             hosts,
             control_planes: if rng.random_bool(0.5) { 3 } else { 1 },
             fickle: false,
+            upgrades: false,
             workers: rng.random_range(0..=3),
             memory: 4,
             talos: ["1.12.6", "1.13.9", "1.13.9"][rng.random_range(0..3)],
@@ -113,6 +118,7 @@ impl Shape {
             hosts: 3,
             control_planes: 1,
             fickle: false,
+            upgrades: false,
             workers: 1,
             memory: 4,
             talos: "1.13.9",
@@ -134,7 +140,7 @@ impl Shape {
             Change::WorkerMore => self.workers += 1,
             Change::WorkerLess => self.workers -= 1,
             Change::MoreMemory => self.memory += 1,
-            Change::ControlPlanesMore | Change::ControlPlanesLess | Change::Loss | Change::Nothing => {}
+            Change::ControlPlanesMore | Change::ControlPlanesLess | Change::NewerTalos | Change::Loss | Change::Nothing => {}
         }
         change
     }
@@ -168,9 +174,17 @@ impl Shape {
             Change::ControlPlanesMore => self.control_planes = MOST_CONTROL_PLANES,
             Change::ControlPlanesLess => self.control_planes = 1,
             Change::MoreMemory => self.memory += 1,
-            Change::Loss | Change::Nothing => {}
+            Change::NewerTalos | Change::Loss | Change::Nothing => {}
         }
         change
+    }
+
+    /// The next version of Talos, of the same minor or not. `None`: there is none.
+    pub fn newer_talos(&mut self) -> Option<Change> {
+        let versions = ["1.12.6", "1.12.11", "1.13.9", "1.13.10", "1.14.1"];
+        let at = versions.iter().position(|version| *version == self.talos)?;
+        self.talos = versions.get(at + 1)?;
+        Some(Change::NewerTalos)
     }
 
     /// The cluster file.

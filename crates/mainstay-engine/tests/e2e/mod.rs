@@ -12,4 +12,5 @@ mod taken_back;
 mod together;
 mod turns;
 mod up_and_down;
+mod upgrades;
 mod volumes;

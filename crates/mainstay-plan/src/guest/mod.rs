@@ -8,18 +8,19 @@ mod talos;
 use std::collections::BTreeMap;
 
 use mainstay_spec::{Distro, DistroSpec, Spec};
+use semver::Version;
 
 use crate::builder::PlanBuilder;
 use crate::context::Context;
 use crate::derive_error::DeriveError;
 use crate::desired::DesiredMachine;
-use crate::desired::Image;
+use crate::desired::{Image, SystemGoal};
 use crate::etcd;
 use crate::observed::{EtcdMember, Guest, GuestConfig, RunningGuest, Seen};
 use crate::plan::HoldReason;
 use crate::secrets::{ClusterSecrets, DistroSecrets};
-use crate::step::{ApplyMode, FirstUser, MemberRemoval};
-use crate::versions::Versions;
+use crate::step::{ApplyMode, FirstUser, KubernetesPart, MemberRemoval};
+use crate::versions::{Course, Versions};
 use crate::vm::{VmOutcome, VmPass};
 
 pub use pins::{PinnedImage, Pins};
@@ -44,6 +45,8 @@ pub(crate) type Guests<'a> = Vec<(&'a DesiredMachine, GuestStatus<'a>)>;
 #[derive(Debug, Clone)]
 pub(crate) struct ConfigChange {
     pub mode: ApplyMode,
+    /// What is to be applied.
+    pub config: GuestConfig,
     /// Where the configs differ. Values stay out: some are secret.
     pub text: String,
 }
@@ -64,6 +67,68 @@ pub(crate) fn image(spec: &Spec, versions: &Versions, pins: &Pins) -> Result<Ima
     }
 }
 
+/// The hops from what runs to what is wanted, or why there is no way.
+pub(crate) fn road(from: &Versions, to: &Versions) -> Result<Vec<Versions>, String> {
+    match to.distro {
+        Distro::Talos => talos::road::road(from, to),
+        // What runs says by which version a server of these changes: one machine after another, without a system of its own.
+        Distro::Rke2 | Distro::K3s => Ok(Vec::new()),
+    }
+}
+
+/// Whether mainstay changes the version of a running cluster of this distribution.
+pub(crate) fn changes_versions(distro: Distro) -> bool {
+    match distro {
+        Distro::Talos => true,
+        Distro::Rke2 | Distro::K3s => false,
+    }
+}
+
+/// The system that machines of these versions boot.
+pub(crate) fn system(spec: &Spec, versions: &Versions) -> Option<SystemGoal> {
+    match versions.distro {
+        Distro::Talos => Some(talos::desired::system(spec, versions)),
+        Distro::Rke2 | Distro::K3s => None,
+    }
+}
+
+/// The oldest version of Kubernetes that a part of it has on this machine.
+pub(crate) fn oldest_kubernetes(guest: &RunningGuest) -> Option<Version> {
+    kubernetes_parts(guest).into_values().min()
+}
+
+/// The versions of the parts of Kubernetes that the config of this machine asks for. Empty where one version stands for all.
+pub(crate) fn kubernetes_parts(guest: &RunningGuest) -> BTreeMap<KubernetesPart, Version> {
+    let config = guest.config.yes();
+    config.map(|config| talos::images::parts(config.expose())).unwrap_or_default()
+}
+
+/// The config of a Talos machine of this release with another version of one part. `None`: it cannot be read.
+pub fn talos_config_with(config: &GuestConfig, release: &Version, part: KubernetesPart, to: &Version) -> Option<GuestConfig> {
+    talos::images::with_version(config.expose(), release, part, to)
+}
+
+/// Where a Talos machine loads another version of a part from, as its config says.
+pub fn talos_image_of(config: &GuestConfig, part: KubernetesPart, to: &Version) -> Option<String> {
+    talos::images::image_of(config.expose(), part, to)
+}
+
+/// The config of every machine, by name, each for what its machine runs.
+pub(crate) fn configs_for(
+    spec: &Spec,
+    secrets: &ClusterSecrets,
+    course: &Course,
+    versions: &Versions,
+    pins: &Pins,
+) -> Result<BTreeMap<String, GuestConfig>, DeriveError> {
+    match (&spec.distro, &secrets.distro) {
+        (DistroSpec::Talos(_), DistroSecrets::Talos(secrets)) => {
+            talos::desired::configs(spec, secrets, &|machine| course.runs(machine).clone())
+        }
+        _ => configs(spec, secrets, versions, pins),
+    }
+}
+
 /// The config of every machine, by name.
 pub(crate) fn configs(
     spec: &Spec,
@@ -72,7 +137,7 @@ pub(crate) fn configs(
     pins: &Pins,
 ) -> Result<BTreeMap<String, GuestConfig>, DeriveError> {
     match (&spec.distro, &secrets.distro) {
-        (DistroSpec::Talos(_), DistroSecrets::Talos(secrets)) => talos::desired::configs(spec, secrets, versions),
+        (DistroSpec::Talos(_), DistroSecrets::Talos(secrets)) => talos::desired::configs(spec, secrets, &|_| versions.clone()),
         (DistroSpec::Rancher(rancher), DistroSecrets::Rancher(secrets)) => {
             rancher::configs(spec, rancher, secrets, versions, pins)
         }

@@ -291,7 +291,7 @@ fn artifact_text(artifact: &rancher_config::guest::PinnedArtifact) -> ArtifactTe
 }
 
 /// How the files of a running machine must change, if they must.
-pub(super) fn config_change(_machine: &DesiredMachine, guest: &RunningGuest) -> Result<Option<ConfigChange>, HoldReason> {
+pub(super) fn config_change(machine: &DesiredMachine, guest: &RunningGuest) -> Result<Option<ConfigChange>, HoldReason> {
     let current = match &guest.config {
         Seen::Yes(config) => config,
         Seen::No => return Ok(None),
@@ -311,6 +311,7 @@ pub(super) fn config_change(_machine: &DesiredMachine, guest: &RunningGuest) -> 
         format!(" and {more} more")
     };
     Ok(Some(ConfigChange {
+        config: machine.config.clone(),
         // The unit restarts, and its etcd member with it.
         mode: ApplyMode::Reboot,
         text: format!("files differ: {named}{more}"),

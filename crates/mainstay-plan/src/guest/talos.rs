@@ -1,6 +1,8 @@
 //! Talos: what its API says about a machine, and how its config changes.
 
 pub(super) mod desired;
+pub(super) mod images;
+pub(super) mod road;
 
 use talos_config::diff::{Change, Effect, diff, effect};
 use talos_config::versions::Contract;
@@ -23,7 +25,7 @@ pub(super) fn config_change(machine: &DesiredMachine, guest: &RunningGuest) -> R
         Seen::No => return Ok(None),
         Seen::Unknown(why) => return Err(HoldReason::transient(format!("its config could not be read: {why}"))),
     };
-    let contract = Contract::of(&machine.versions.release);
+    let contract = Contract::of(&machine.runs.release);
     compare(current, &machine.config, contract).map_err(|why| format!("its config cannot be compared: {why}").into())
 }
 
@@ -49,9 +51,14 @@ fn compare(current: &GuestConfig, desired: &GuestConfig, contract: Contract) -> 
     let (Some(before), Some(after)) = (read(current), read(desired)) else {
         return Err(format!("it is not a config of Talos {contract}"));
     };
-    let changes = diff(&before, &after, contract);
-    Ok(effect(&changes).map(|effect| ConfigChange {
+    // A version is not changed by a config: what carries one stays as the node has it.
+    let mut changes = diff(&before, &after, contract);
+    changes.retain(|change| !images::carries_version(&change.path));
+    let Some(effect) = effect(&changes) else { return Ok(None) };
+    let kept = images::keep(&before, after, contract).ok_or("its images cannot be kept as they are")?;
+    Ok(Some(ConfigChange {
         mode: apply_mode(effect),
+        config: GuestConfig::new(kept.to_yaml().as_str()),
         text: differences(&changes),
     }))
 }

@@ -309,19 +309,6 @@ fn a_machine_that_moved_stays_where_it_is() {
 }
 
 #[test]
-fn another_talos_or_kubernetes_version_is_refused_by_name() {
-    let world = settled(THREE_AND_TWO).edit("pools:", "talos: { version: 1.13.9 }\nkubernetes: 1.35.2\npools:");
-    expect![[r#"
-        refused (gate): Talos cannot change from 1.14.1 to 1.13.9
-          why:  the cluster runs Talos 1.14.1; this version of mainstay does no upgrades.
-          help: write `talos.version: 1.14.1`, or leave it out.
-        refused (gate): Kubernetes cannot change from 1.37.0 to 1.35.2
-          why:  the cluster runs Kubernetes 1.37.0; this version of mainstay does no upgrades.
-          help: write `kubernetes: 1.37.0`, or leave it out."#]]
-    .assert_eq(&world.plan().render());
-}
-
-#[test]
 fn a_version_left_out_means_what_runs() {
     let world = settled(&THREE_AND_TWO.replace("pools:", "talos: { version: 1.12.3 }\nkubernetes: 1.34.0\npools:"));
     let mut world = world.edit("talos: { version: 1.12.3 }\nkubernetes: 1.34.0\n", "");

@@ -19,6 +19,7 @@ mod removal;
 mod rows;
 mod strangers;
 mod unknown;
+mod upgrades;
 mod versions;
 mod volumes;
 mod world;

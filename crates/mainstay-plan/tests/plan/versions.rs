@@ -37,13 +37,13 @@ fn a_running_cluster_keeps_what_it_runs() {
 }
 
 #[test]
-fn the_oldest_of_what_runs_is_what_runs() {
-    let world = settled(THREE_AND_TWO);
-    let mut observed = world.look();
-    if let Some(Guest::Running(node)) = observed.guests.get_mut("prod-w-1") {
-        node.release = Some(Version::new(1, 14, 0));
-    }
-    assert_eq!(running(&observed, ID).unwrap().release, Version::new(1, 14, 0));
+fn the_newest_that_a_control_plane_runs_is_what_runs() {
+    let mut world = settled(THREE_AND_TWO);
+    world.guest("prod-cp-2").system.as_mut().unwrap().0 = Version::new(1, 14, 0);
+    assert_eq!(running(&world.look(), ID).unwrap().release, Version::new(1, 14, 1));
+    world.guest("prod-cp-2").system.as_mut().unwrap().0 = Version::new(1, 14, 2);
+    world.guest("prod-w-1").system.as_mut().unwrap().0 = Version::new(1, 14, 3);
+    assert_eq!(running(&world.look(), ID).unwrap().release, Version::new(1, 14, 2));
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::net::Ipv4Addr;
 use mainstay_plan::guest::RancherFiles;
 use mainstay_plan::{
     Action, Desired, DesiredInputs, EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, Image, ImageFile, Kubernetes,
-    LeftoverVolume, Mark, MemberRemoval, Memory, NodeCordon, NodeStatus, Observed, OpenPorts, Plan, PowerState, RunningGuest,
-    SchematicRef, Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, TokenScope, TurnPolicy, Versions, Vm, VmDisk,
-    VmNic, VmSettings, VolumeIdentity, derive, lint, plan, running,
+    KubernetesPart, LeftoverVolume, Mark, MemberRemoval, Memory, NodeCordon, NodeStatus, Observed, OpenPorts, Plan, PowerState,
+    RunningGuest, SchematicRef, Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, SystemGoal, TokenScope, TurnPolicy,
+    UpgradeOrder, UpgradeRecord, Versions, Vm, VmDisk, VmNic, VmSettings, VolumeIdentity, derive, lint, plan, running,
 };
 use mainstay_spec::{Environment, Gib, Spec};
 use semver::Version;
@@ -52,6 +52,16 @@ pub struct TestGuest {
     pub left: bool,
     /// Does not answer, although it runs.
     pub silent: bool,
+    /// What it boots and with which extensions. `None`: what its mark says.
+    pub system: Option<(Version, String)>,
+    /// How often it booted.
+    pub boots: u32,
+    /// The Kubernetes that it was configured with.
+    pub kubernetes: Option<Version>,
+    /// Parts of Kubernetes that were changed since it was configured.
+    pub parts: BTreeMap<KubernetesPart, Version>,
+    /// The system that was loaded.
+    pub pulled: Option<String>,
     /// Has a certificate for its API. A worker gets it from a control plane that is configured, whether bootstrapped or not.
     pub certified: bool,
 }
@@ -73,6 +83,10 @@ pub struct World {
     pub policy: TurnPolicy,
     /// Who cordoned which node.
     pub cordons: BTreeMap<String, NodeCordon>,
+    /// The machine whose etcd leads.
+    pub leader: Option<String>,
+    /// Machines that come back from an upgrade with what they ran before.
+    pub unbootable: BTreeSet<String>,
     /// Changes what is seen last of all.
     pub blur: fn(&mut Observed),
 }
@@ -177,6 +191,8 @@ pub fn empty(yaml: &str) -> World {
         with_disks: BTreeSet::new(),
         policy: TurnPolicy::default(),
         cordons: BTreeMap::new(),
+        leader: None,
+        unbootable: BTreeSet::new(),
         blur: |_| {},
     }
 }
@@ -196,6 +212,7 @@ impl World {
         }
         let observed = self.look();
         let versions = derive::resolve(&spec, self.cluster_id.and_then(|id| running(&observed, id)).as_ref()).unwrap();
+        let course = derive::course(&spec, &observed, self.cluster_id, &versions);
         let configs = spec
             .machines
             .iter()
@@ -206,10 +223,19 @@ impl World {
                 text: "{}".to_owned(),
             }),
             url: "https://factory.talos.dev/image/x".to_owned(),
-            file: format!("talos-{}-376567988ad3-nocloud-amd64.qcow2", versions.release),
+            file: format!("talos-{}-376567988ad3-nocloud-amd64.qcow2", course.joins.release),
             checksum: None,
             size: Some(IMAGE_SIZE),
         };
+        let release = course.hop(&versions).release;
+        let system = (!self.is_rancher()).then(|| SystemGoal {
+            image: format!("factory.talos.dev/nocloud-installer/{}:v{release}", self.schematic()),
+            release,
+            schematic: Some(SchematicRef {
+                id: self.schematic(),
+                text: "{}".to_owned(),
+            }),
+        });
         let configs = configs.collect();
         Desired::cluster(
             &spec,
@@ -217,11 +243,23 @@ impl World {
                 first_user: None,
                 cluster_id: self.cluster_id,
                 versions,
+                course,
+                system,
                 image,
                 configs,
                 addons: mainstay_plan::addon::wanted::DesiredAddons::default(),
             },
         )
+    }
+
+    /// What an image with the extensions of the file is called by its factory.
+    fn schematic(&self) -> String {
+        let id = "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba";
+        if self.yaml.contains("extensions:") {
+            id.replace('3', "4")
+        } else {
+            id.to_owned()
+        }
     }
 
     pub fn file(&self) -> String {
@@ -498,8 +536,15 @@ impl World {
             },
             Some(config) => Guest::Running(Box::new(RunningGuest {
                 uuid,
-                release: Some(versions.release),
-                kubernetes: Some(versions.kubernetes),
+                release: Some(guest.system.clone().map_or(versions.release, |(release, _)| release)),
+                kubernetes: guest
+                    .parts
+                    .get(&KubernetesPart::Kubelet)
+                    .or(guest.kubernetes.as_ref())
+                    .cloned(),
+                boot_id: Some(format!("boot-{}", guest.boots)),
+                schematic: guest.system.clone().map_or(Seen::No, |(_, schematic)| Seen::Yes(schematic)),
+                leads_etcd: self.leader.as_deref() == Some(name),
                 stage: "running".to_owned(),
                 unmet: Vec::new(),
                 config: Seen::Yes(self.seen_config(name, config)),
@@ -513,10 +558,27 @@ impl World {
         })
     }
 
+    /// The config with the images that a generated one has, where the test is about them.
+    fn with_images(&self, name: &str, config: &GuestConfig) -> GuestConfig {
+        if !self.yaml.contains("kubernetes:") {
+            return config.clone();
+        }
+        let guest = &self.guests[&self.vmid(name)];
+        let version = |part: KubernetesPart| guest.parts.get(&part).or(guest.kubernetes.as_ref()).unwrap();
+        let image = |part: KubernetesPart, key: &str| format!("  {key}:\n    image: registry.k8s.io/{part}:v{}\n", version(part));
+        let kubelet = image(KubernetesPart::Kubelet, "kubelet");
+        let mut text = config.expose().replace("machine:\n", &format!("machine:\n{kubelet}"));
+        if name.contains("-cp-") {
+            let keys = ["apiServer", "controllerManager", "scheduler", "proxy"];
+            text.extend(KubernetesPart::ALL.into_iter().zip(keys).map(|(part, key)| image(part, key)));
+        }
+        GuestConfig::new(text)
+    }
+
     /// Talos returns its config. RKE2 and k3s tell which files are not as wanted.
     fn seen_config(&self, name: &str, config: &GuestConfig) -> GuestConfig {
         if !self.is_rancher() {
-            return config.clone();
+            return self.with_images(name, config);
         }
         let machines = spec(&self.yaml).machines;
         let wanted = machines.iter().find(|machine| machine.name.as_ref() == name).map(config_of);
@@ -620,6 +682,11 @@ impl World {
         {
             return false;
         }
+        if let Action::GuestUpgrade(upgrade) = &step.action
+            && !self.upgrade(&step.subject.to_string(), upgrade)
+        {
+            return false;
+        }
         self.carry_out(step);
         let is_control_plane = |name: &str| name.contains("-cp-");
         let machines: Vec<(String, u32)> = self.machines().into_iter().map(|(name, vm)| (name, vm.vmid)).collect();
@@ -630,6 +697,59 @@ impl World {
             let guest = self.guests.get_mut(&vmid).unwrap();
             guest.certified |= guest.config.is_some() && (trusted || is_control_plane(&name));
         }
+        true
+    }
+
+    /// What a machine runs.
+    pub fn release(&self, name: &str) -> String {
+        let vmid = self.vmid(name);
+        self.guests[&vmid]
+            .system
+            .as_ref()
+            .map(|(release, _)| release.to_string())
+            .unwrap_or_default()
+    }
+
+    /// The record of an upgrade in the mark of a machine, as the engine writes it.
+    pub fn record(&mut self, name: &str, record: UpgradeRecord) {
+        let config = self.config(name);
+        let mark = Mark::parse(&config.description).unwrap();
+        let upgrade = Some(record);
+        config.description = Mark { upgrade, ..mark }.write_into(&config.description);
+    }
+
+    pub fn recorded(&self, name: &str) -> Mark {
+        let vm = &self.observed.vms.yes().unwrap()[&self.vmid(name)];
+        Mark::parse(&vm.config.yes().unwrap().description).unwrap()
+    }
+
+    /// `false`: it came back with what it ran before, which a run is told at once.
+    fn upgrade(&mut self, name: &str, upgrade: &UpgradeOrder) -> bool {
+        self.assert_quorum_without(name);
+        let fails = self.unbootable.contains(name);
+        let schematic = upgrade.schematic.clone().unwrap_or_default();
+        let guest = self.guest(name);
+        assert_eq!(
+            guest.pulled.as_ref(),
+            Some(&upgrade.image),
+            "{name} restarts before the system is there"
+        );
+        assert!(upgrade.from <= upgrade.to, "{name} goes back");
+        guest.boots += 1;
+        if fails {
+            let to = upgrade.to.clone();
+            self.record(name, UpgradeRecord::RolledBack { to, schematic });
+            return false;
+        }
+        guest.system = Some((upgrade.to.clone(), schematic));
+        self.record(name, UpgradeRecord::Over);
+        let config = self.config(name);
+        let mark = Mark::parse(&config.description).unwrap();
+        let versions = mark.versions.clone().map(|versions| Versions {
+            release: upgrade.to.clone(),
+            ..versions
+        });
+        config.description = Mark { versions, ..mark }.write_into(&config.description);
         true
     }
 
@@ -753,7 +873,13 @@ impl World {
                 config.dns.clone_from(&fill.seed.dns);
                 config.boot.clone_from(&fill.boot);
                 list_disks(config);
-                self.guests.entry(vmid).or_default();
+                let Versions { release, kubernetes, .. } = Mark::parse(&config.description).unwrap().versions.unwrap();
+                let schematic = self.schematic();
+                let guest = self.guests.entry(vmid).or_default();
+                guest.kubernetes = Some(kubernetes);
+                if fill.system.is_some() && fill.seed.user.is_none() {
+                    guest.system = Some((release, schematic));
+                }
             }
             Action::MachineGrow { vm, slot, to } => self.config_at(vm.vmid).disks.get_mut(slot).unwrap().size = *to,
             Action::MachineStart { vm } => {
@@ -869,6 +995,12 @@ impl World {
                 );
                 self.nodes.remove(&name);
                 self.cordons.remove(&name);
+            }
+            Action::GuestPull { image, .. } => self.guest(&name).pulled = Some(image.clone()),
+            Action::GuestUpgrade(_) | Action::KubernetesPull { .. } => {}
+            Action::KubernetesChange { part, to, .. } => {
+                let guest = self.guest(&name);
+                guest.parts.insert(*part, to.clone());
             }
             Action::NodeCordon { .. } => drop(self.cordons.entry(name).or_insert(NodeCordon::Ours)),
             Action::NodeDrain { .. } => {

@@ -412,6 +412,9 @@ fn report(facts: &RunningFacts, uuid: Uuid, addresses: &AddressBook, is_compared
         unmet: facts.not_ready_because.iter().cloned().collect(),
         config,
         etcd,
+        boot_id: None,
+        schematic: Seen::No,
+        leads_etcd: false,
     };
     GuestReport {
         guest: Guest::Running(Box::new(guest)),

@@ -10,7 +10,7 @@ use talos_config::versions::{RELEASES, Unsupported, check_pair};
 use talos_config::{ClusterInput, MachineInput, Patch, Schematic, Secrets, machine_config};
 
 use crate::derive_error::DeriveError;
-use crate::desired::{Image, SchematicRef};
+use crate::desired::{Image, SchematicRef, SystemGoal};
 use crate::observed::GuestConfig;
 use crate::versions::Versions;
 use crate::vm_diff::SYSTEM_SERIAL;
@@ -77,6 +77,27 @@ pub(in crate::guest) fn image(spec: &Spec, versions: &Versions) -> Image {
     }
 }
 
+/// The system of these versions, with the extensions of the file.
+pub(in crate::guest) fn system(spec: &Spec, versions: &Versions) -> SystemGoal {
+    let assets = assets(spec, versions);
+    SystemGoal {
+        release: versions.release.clone(),
+        image: assets.installer(&factory_host(spec)),
+        schematic: Some(SchematicRef {
+            text: schematic(spec).canonical(),
+            id: assets.schematic,
+        }),
+    }
+}
+
+fn factory_host(spec: &Spec) -> String {
+    let host = spec.distro.talos().and_then(|talos| {
+        let (host, port) = (talos.factory.host_str()?, talos.factory.port());
+        Some(port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))
+    });
+    host.unwrap_or_default()
+}
+
 fn assets(spec: &Spec, versions: &Versions) -> Assets {
     Assets {
         schematic: schematic(spec).id(),
@@ -91,11 +112,16 @@ fn assets(spec: &Spec, versions: &Versions) -> Assets {
 pub(in crate::guest) fn configs(
     spec: &Spec,
     secrets: &Secrets,
-    versions: &Versions,
+    runs: &dyn Fn(&str) -> Versions,
 ) -> Result<BTreeMap<String, GuestConfig>, DeriveError> {
-    let cluster = cluster_input(spec, versions)?;
     let mut configs = BTreeMap::new();
     for machine in &spec.machines {
+        let versions = &runs(machine.name.as_str());
+        // A release that a person installed and that is not in the table has no config here: the machine is left as it is.
+        if check_pair(&versions.release, &versions.kubernetes).is_err() {
+            continue;
+        }
+        let cluster = cluster_input(spec, versions)?;
         let config = machine_config(secrets, &cluster, &machine_input(spec, versions, machine));
         let config = config.map_err(DeriveError::new)?;
         let contract = cluster.contract();
@@ -151,11 +177,7 @@ fn cluster_input(spec: &Spec, versions: &Versions) -> Result<ClusterInput, Deriv
 }
 
 fn machine_input(spec: &Spec, versions: &Versions, machine: &Machine) -> MachineInput {
-    let factory = spec.distro.talos().and_then(|talos| {
-        let (host, port) = (talos.factory.host_str()?, talos.factory.port());
-        Some(port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))
-    });
-    let factory = factory.unwrap_or_default();
+    let factory = factory_host(spec);
     let install = Install {
         disk: InstallDisk::Serial(SYSTEM_SERIAL.into()),
         image: assets(spec, versions).installer(&factory),
