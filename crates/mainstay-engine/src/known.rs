@@ -81,6 +81,11 @@ impl FactCache {
         }
     }
 
+    /// The run takes something away that these facts list: the next observation reads everything again.
+    pub fn forget(&self) {
+        self.0.lock().expect("plain data").0 = None;
+    }
+
     pub fn keep(&self, facts: KeptFacts) {
         self.0.lock().expect("plain data").0 = Some(facts);
     }

@@ -91,6 +91,8 @@ pub(super) async fn delete(site: &Clients, at: &StorageAt, file: &str) -> Result
     let host: pve_api::Host = parse_name(&at.host)?;
     let volid = Volid::import(parse_name(&at.storage)?, file)
         .map_err(|error| Failure::new(FailureKind::Bug, "the image name is not valid in Proxmox VE").caused_by(error))?;
+    // Kept facts would list the file, and the next round would remove it again.
+    site.facts.forget();
     if stored_size(site, at, file).await?.is_none() {
         return Ok(());
     }
