@@ -19,6 +19,7 @@ const MAY_NAME_ONE: &[&str] = &[
     "crates/mainstay-plan/src/addon/catalogue/",
     "crates/mainstay-engine/src/guest/",
     "crates/mainstay/src/commands/talosconfig.rs",
+    "crates/mainstay/src/commands/sshconfig.rs",
     "crates/mainstay/src/commands/config.rs",
     "crates/mainstay/src/commands/demo.rs",
     "crates/mainstay/src/commands/demo/",

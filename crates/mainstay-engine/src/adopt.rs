@@ -133,6 +133,7 @@ fn mark(spec: &Spec, cluster_id: Uuid, vmid: u32, config: &VmConfig) -> Result<M
         shape: None,
         versions: None,
         bootstrap: false,
+        founded: false,
         going: false,
         disks: None,
         lease: None,

@@ -22,6 +22,7 @@ use crate::jitter::Jitter;
 use crate::journal::Journal;
 use crate::known::{FactCache, FirstLease, ReadyBefore, VmProof};
 use crate::kube::KubeClients;
+use crate::lock_file::LockStore;
 
 /// The clients of one run. `env.dialer` already goes through the jump host where there is one.
 pub struct Clients {
@@ -58,6 +59,8 @@ pub struct Clients {
     pub charts: ChartStore,
     /// Person and machine, as other operators see them.
     creator: String,
+    /// Where exact versions and digests are kept. `None`: nowhere, as in a demonstration.
+    pub lock: Option<LockStore>,
 }
 
 impl Clients {
@@ -95,6 +98,7 @@ impl Clients {
             run_name,
             facts: FactCache::default(),
             jitter,
+            lock: None,
         })
     }
 
@@ -109,6 +113,14 @@ impl Clients {
         Self {
             charts: self.charts.kept_in(files, cache, lock),
             creator,
+            ..self
+        }
+    }
+
+    /// The same, with what was pinned once.
+    pub fn with_lock(self, lock: LockStore) -> Self {
+        Self {
+            lock: Some(lock),
             ..self
         }
     }

@@ -18,6 +18,7 @@ use crate::clients::Clients;
 use crate::event::{Event, EventSink, StepEvent};
 use crate::execute::{Execution, ExecutionResult, execute};
 use crate::failure::{Failure, FailureKind};
+use crate::guest;
 use crate::lease::{self, LeaseHolder, LeaseRequest, LeaseVm};
 use crate::limits::Limits;
 use crate::observe::{Observation, ObserveScope, observe};
@@ -269,6 +270,9 @@ async fn run_rounds(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Result<
                 let left = plan.steps.len();
                 return Err(RunError::Stopped { done, left });
             }
+        }
+        if let Some(added) = guest::keep_pins(&run.clients.guests, run.clients.lock.as_ref()).map_err(RunError::ObserveFailed)? {
+            run.events.emit(Event::Note(added));
         }
         let outcome = execute_with_lease(run, &plan, &observed, &addresses).await?;
         done += outcome.done.len();

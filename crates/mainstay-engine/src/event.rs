@@ -138,6 +138,11 @@ pub struct StepProgress {
 }
 
 impl StepProgress {
+    /// Something that people should know, and that changes nothing about the step.
+    pub fn note(&self, text: impl Into<String>) {
+        self.events.note(text);
+    }
+
     pub fn new(events: EventSink, id: StepId) -> Self {
         Self {
             events,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use mainstay_net::{Target, dial_within};
 use mainstay_plan::addon::seen::ObservedAddons;
-use mainstay_plan::{ClusterSecrets, GuestConfig, Observed, OpenPorts, Pins, PowerState, Seen, Vm, derive};
+use mainstay_plan::{ClusterSecrets, GuestConfig, Mark, Observed, OpenPorts, Pins, PowerState, Seen, Vm, derive};
 use mainstay_spec::Spec;
 use pve_api::access::Permissions;
 use uuid::Uuid;
@@ -146,7 +146,19 @@ async fn wanted_configs(
         return Ok((Pins::default(), BTreeMap::new()));
     };
     let versions = derive::versions(spec, Some(observed), Some(secrets))?;
-    let pins = guest::pins(&clients.guests, spec, &versions).await?;
+    let id = secrets.id();
+    let is_ours = |vm: &Vm| {
+        vm.config
+            .yes()
+            .and_then(|config| Mark::parse(&config.description))
+            .is_some_and(|mark| mark.cluster_id == id)
+    };
+    let known = guest::KnownFiles {
+        lock: clients.lock.as_ref(),
+        observed,
+        exists: observed.vms.yes().is_some_and(|vms| vms.values().any(is_ours)),
+    };
+    let pins = guest::pins(&clients.guests, &versions, known).await?;
     let configs = if guest::compares_files(&clients.guests) {
         derive::configs(spec, secrets, &versions, &pins)?
     } else {
@@ -179,11 +191,7 @@ fn running_machines(vms: &Seen<BTreeMap<u32, Vm>>, scope: &ObserveScope<'_>) -> 
         .flat_map(BTreeMap::values)
         .filter(|vm| vm.power != PowerState::Stopped)
     {
-        let Some(mark) = vm
-            .config
-            .yes()
-            .and_then(|config| mainstay_plan::Mark::parse(&config.description))
-        else {
+        let Some(mark) = vm.config.yes().and_then(|config| Mark::parse(&config.description)) else {
             continue;
         };
         let address = scope

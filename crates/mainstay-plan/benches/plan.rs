@@ -117,6 +117,7 @@ fn multiply(observed: &mut Observed, desired: &Desired) {
         };
         let uuid = mainstay_spec::smbios_uuid(ID, &name);
         let node = RunningGuest {
+            holds_vip: false,
             uuid,
             config: Seen::Yes(wanted.config.clone()),
             ..(**node).clone()

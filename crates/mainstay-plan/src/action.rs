@@ -144,6 +144,8 @@ pub enum Action {
         guest: GuestRef,
         config: GuestConfig,
         prove_empty: Ask,
+        /// It began here before and was killed before it was ready: those data are deleted first.
+        again: bool,
     },
     /// Wait until the machine is a healthy voter of etcd.
     EtcdJoin {

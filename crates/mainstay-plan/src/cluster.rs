@@ -81,7 +81,7 @@ fn plan_cluster(ctx: Context<'_>, plan: &mut PlanBuilder) -> bool {
     let guests = guest::inspect(ctx, &vms, plan);
     let configs = guest::compare(ctx, &guests, plan);
     let prepared = join::prepare(ctx, &placement, &vms, &guests, plan);
-    let chain = EtcdChain::observed(ctx);
+    let chain = join::complete_founding(ctx, &etcd, EtcdChain::observed(ctx), plan);
     let (mut configured, chain) = join::configure(ctx, &vms, &guests, &etcd, &prepared, chain, plan);
     let upgrades = upgrade::plan(ctx, &guests, &mut images, plan);
     let changes_system = !upgrades.is_empty();

@@ -139,6 +139,7 @@ impl<'a> Context<'a> {
             shape: Some(digest::digest(self.cluster, machine)),
             versions: Some(machine.runs.clone()),
             bootstrap: false,
+            founded: false,
             going: false,
             disks: None,
             lease: None,

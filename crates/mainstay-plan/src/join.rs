@@ -238,18 +238,62 @@ pub(crate) fn bootstrap(
         let vm = vm_ref(ctx, placement, founder);
         vm::record_bootstrap(ctx, founder, vm, after, plan)
     });
+    // Only the machine that has the record may be cleaned, and only while nothing can have joined it.
+    let stillborn: Vec<&String> = ctx
+        .observed
+        .guests
+        .iter()
+        .filter(|(_, guest)| guest.is_stillborn())
+        .map(|(name, _)| name)
+        .collect();
+    let is_founder = |name: &&String| name.as_str() == founder.name() && recorded.is_none() && !is_founded(ctx, founder);
+    if let Some(name) = stillborn.iter().find(|name| !is_founder(name)) {
+        let reason = format!("{name} has the data of an etcd that cannot start; look at its journal, and restore a snapshot");
+        plan.hold(Subject::Cluster, "bootstrap", reason);
+        return None;
+    }
     let action = Action::EtcdBootstrap {
         guest: ctx.guest_ref(founder.name()),
         config: founder.config.clone(),
         prove_empty: could_have_data(ctx),
+        again: !stillborn.is_empty(),
+    };
+    let why = if stillborn.is_empty() {
+        "no control plane has etcd data"
+    } else {
+        "its etcd was killed before it was ready, and nothing had joined it"
     };
     let step = plan
         .machine_step(founder, action)
-        .because("no control plane has etcd data")
+        .because(why)
         .needs(ready.get(founder.name()).copied())
         .needs(recorded)
         .add();
-    Some(step)
+    if !guest::records_founding(founder) {
+        return Some(step);
+    }
+    let vm = vm_ref(ctx, placement, founder);
+    Some(vm::record_founded(ctx, founder, vm, Some(step), plan))
+}
+
+/// The mark of the machine says that the etcd that began there was ready.
+fn is_founded(ctx: Context<'_>, machine: &DesiredMachine) -> bool {
+    let mark = ctx.owned.ours.get(machine.name()).and_then(|vm| vm.mark.as_ref());
+    mark.is_some_and(|mark| mark.founded)
+}
+
+/// Makes up for the record that etcd was ready, where a run ended between the two. Nothing may join before.
+pub(crate) fn complete_founding(ctx: Context<'_>, etcd: &EtcdFacts<'_>, chain: EtcdChain, plan: &mut PlanBuilder) -> EtcdChain {
+    let founder = etcd.founder.filter(|founder| {
+        let is_due = etcd::is_recorded_founder(ctx, founder) && !is_founded(ctx, founder);
+        is_due && guest::records_founding(founder) && etcd::is_healthy_voter(ctx, founder.name())
+    });
+    let vm = founder.and_then(|founder| ctx.owned.ours.get(founder.name()));
+    let Some((founder, vm)) = founder.zip(vm) else {
+        return chain;
+    };
+    let step = vm::record_founded(ctx, founder, vm.vm_ref(), None, plan);
+    chain.after(Some(step))
 }
 
 /// The VM of a machine, also of one that this plan makes.
@@ -306,6 +350,7 @@ fn why_not_voting(guest: &RunningGuest) -> String {
         Seen::Yes(EtcdState::Healthy) => "not yet a voter".to_owned(),
         Seen::Yes(EtcdState::Unhealthy) => "its etcd is not healthy".to_owned(),
         Seen::Yes(EtcdState::Left) => "it left etcd".to_owned(),
+        Seen::Yes(EtcdState::Stillborn) => "its etcd was killed before it was ready".to_owned(),
         Seen::No => "not yet a member".to_owned(),
         Seen::Unknown(why) => format!("its etcd is unknown: {why}"),
     }

@@ -329,6 +329,11 @@ impl<'a> Linter<'a> {
         if !written && !self.depends_on(step, intends) {
             self.violation(step.id, "bootstraps before that is written down");
         }
+        let marks = self.vms.values().filter_map(|vm| Mark::parse(&vm.config.yes()?.description));
+        let mut founded = marks.filter(|mark| mark.founded);
+        if let (Action::EtcdBootstrap { again: true, .. }, Some(mark)) = (&step.action, founded.next()) {
+            self.violation(step.id, format!("deletes etcd data although {} was ready", mark.machine));
+        }
     }
 
     fn has_etcd(&self) -> Option<String> {

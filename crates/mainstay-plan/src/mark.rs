@@ -56,6 +56,9 @@ pub struct Mark {
     pub versions: Option<Versions>,
     /// A bootstrap was about to be sent here. Never taken back.
     pub bootstrap: bool,
+    /// The etcd that began here was ready once: its data are the cluster. Written before anything joins it, where data that never were
+    /// ready may be deleted. Never taken back.
+    pub founded: bool,
     /// Its destruction was about to be sent. It is ours to end, also if the machine is wanted again and cannot start any more.
     pub going: bool,
     /// The disks that mainstay made, by slot. In a mark that was read, `None` means that it was written before disks were listed; in one
@@ -171,6 +174,7 @@ impl Mark {
         let there = Self::parse(description);
         let mark = Self {
             bootstrap: self.bootstrap || there.as_ref().is_some_and(|mark| mark.bootstrap),
+            founded: self.founded || there.as_ref().is_some_and(|mark| mark.founded),
             disks: self
                 .disks
                 .clone()
@@ -242,6 +246,9 @@ impl fmt::Display for Mark {
         }
         if self.bootstrap {
             writeln!(f, "bootstrap here")?;
+        }
+        if self.founded {
+            writeln!(f, "founded")?;
         }
         if self.going {
             writeln!(f, "going")?;
@@ -361,6 +368,7 @@ struct MarkFields {
     shape: Option<ShapeDigest>,
     versions: Option<Versions>,
     bootstrap: bool,
+    founded: bool,
     going: bool,
     disks: Option<BTreeMap<String, MadeDisk>>,
     lease: Option<Lease>,
@@ -383,6 +391,7 @@ impl MarkFields {
             ("shape", [digest]) => self.shape = Some(ShapeDigest((*digest).to_owned())),
             ("runs", words) => self.versions = Versions::parse(words),
             ("bootstrap", _) => self.bootstrap = true,
+            ("founded", _) => self.founded = true,
             ("going", _) => self.going = true,
             ("disks", _) => drop(self.disks.get_or_insert_default()),
             ("disk", [slot, volume, serial @ ..]) => {
@@ -428,6 +437,7 @@ impl MarkFields {
             shape: self.shape,
             versions: self.versions,
             bootstrap: self.bootstrap,
+            founded: self.founded,
             going: self.going,
             disks: self.disks,
             lease: self.lease,
@@ -466,6 +476,7 @@ mod tests {
                 kubernetes: Version::new(1, 36, 2),
             }),
             bootstrap: true,
+            founded: true,
             going: true,
             disks: Some(disks()),
             lease: Some(lease("ada@laptop")),
@@ -539,6 +550,7 @@ mod tests {
         let there = mark().write_into("mine");
         let plain = Mark {
             bootstrap: false,
+            founded: false,
             lease: None,
             shape: None,
             ..mark()

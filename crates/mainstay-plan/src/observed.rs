@@ -323,6 +323,8 @@ pub struct RunningGuest {
     pub schematic: Seen<String>,
     /// Its etcd leads the others.
     pub leads_etcd: bool,
+    /// The virtual address is on this machine, and moving it takes time: it restarts last.
+    pub holds_vip: bool,
 }
 
 impl Guest {
@@ -340,6 +342,12 @@ impl Guest {
 
     pub fn has_etcd_data(&self) -> bool {
         self.running().is_some_and(RunningGuest::has_etcd_data)
+    }
+
+    /// Etcd began on it and was killed before it was ready.
+    pub fn is_stillborn(&self) -> bool {
+        self.running()
+            .is_some_and(|guest| guest.etcd == Seen::Yes(EtcdState::Stillborn))
     }
 
     /// Its etcd left the cluster, and joins again only after a restart.
@@ -360,6 +368,8 @@ pub enum EtcdState {
     Healthy,
     /// Data is there, but the service is not well: starting, failed, or taken out of the cluster.
     Unhealthy,
+    /// It began here and was killed before it was ready: it can never start, and its data are nothing yet.
+    Stillborn,
     /// It left the cluster and took its data along. Only a restart makes it join again.
     Left,
 }

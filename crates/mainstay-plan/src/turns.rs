@@ -75,6 +75,22 @@ pub(crate) fn collect<'a>(
             turns.push(turn);
         }
     }
+    endpoint_last(turns, guests)
+}
+
+/// The control plane that holds the virtual address has its turn after the others: the address moves once, and to one that is done.
+fn endpoint_last<'a>(mut turns: Vec<Turn<'a>>, guests: &Guests<'a>) -> Vec<Turn<'a>> {
+    let holds = |machine: &DesiredMachine| {
+        let mut statuses = guests.iter().filter(|(guest, _)| guest.name() == machine.name());
+        statuses.any(|(_, status)| matches!(status, GuestStatus::Running(guest) if guest.holds_vip))
+    };
+    let holder = turns
+        .iter()
+        .position(|turn| turn.machine.is_control_plane() && holds(turn.machine));
+    let last = turns.iter().rposition(|turn| turn.machine.is_control_plane());
+    if let Some((holder, last)) = holder.zip(last) {
+        turns[holder..=last].rotate_left(1);
+    }
     turns
 }
 

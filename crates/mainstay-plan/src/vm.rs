@@ -16,7 +16,7 @@ use crate::step::{StepId, VmRef};
 use crate::vm_diff::{self, DiskGrowth, SettingChange, VmDiff};
 use crate::volumes;
 
-pub(crate) use steps::{VmSteps, record_bootstrap};
+pub(crate) use steps::{VmSteps, record_bootstrap, record_founded};
 
 /// No file may ask for a smaller system disk, in GiB: what has less was never grown since it was made of the image.
 const SMALLEST_DISK: u64 = 10;

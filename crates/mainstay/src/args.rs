@@ -69,6 +69,8 @@ pub enum Command {
     Kubeconfig(Credentials),
     /// Print, write or merge a talosconfig for the cluster's administrator
     Talosconfig(Credentials),
+    /// Print, write or merge an SSH config with the key and the host keys of RKE2 and k3s machines
+    Sshconfig(SshconfigArgs),
     /// Print the machine configs that would be applied, without any connection
     Config(ConfigArgs),
     /// Show or import the cluster's secrets
@@ -285,6 +287,16 @@ pub struct Credentials {
     /// How long the certificate is valid, in hours
     #[arg(long, value_name = "HOURS", default_value_t = 8760, value_parser = clap::value_parser!(i64).range(1..=87_600))]
     pub hours: i64,
+}
+
+#[derive(Debug, Args)]
+pub struct SshconfigArgs {
+    /// Write config, known_hosts and key into this directory
+    #[arg(short, long, value_name = "DIR", conflicts_with = "merge")]
+    pub out: Option<PathBuf>,
+    /// Write them below ~/.ssh/mainstay and include them in ~/.ssh/config
+    #[arg(short, long)]
+    pub merge: bool,
 }
 
 #[derive(Debug, Args)]

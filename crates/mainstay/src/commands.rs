@@ -15,6 +15,7 @@ mod plan;
 mod secrets;
 mod setup;
 mod sim;
+mod sshconfig;
 mod status;
 mod talosconfig;
 mod trust;
@@ -43,6 +44,7 @@ pub async fn run(cli: Cli, process_env: ProcessEnv, output: Output) -> Result<()
         Command::Trust(args) => trust::run(&file, &args, process_env, output).await,
         Command::Kubeconfig(args) => access::kubeconfig(&open(process_env)?, &args, output),
         Command::Talosconfig(args) => talosconfig::run(&open(process_env)?, &args, output),
+        Command::Sshconfig(args) => sshconfig::run(&open(process_env)?, &args, output).await,
         Command::Config(args) => config::run(&open(process_env)?, &args, output),
         Command::Secrets(args) => secrets::run(&open(process_env)?, &args, output),
         Command::Logs(args) => logs::run(&open(process_env)?, &args, output).await,

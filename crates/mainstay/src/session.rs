@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mainstay_engine::{ChartStore, Clients, EventSink, Failure, FileStore, Journal, OsFiles, SecretsFile, recipients};
+use mainstay_engine::{ChartStore, Clients, EventSink, Failure, FileStore, Journal, LockStore, OsFiles, SecretsFile, recipients};
 use mainstay_net::{
     Detour, Dialer, Entropy, Env, Fingerprint, JumpAddress, JumpDialer, KnownHosts, Login as SshLogin, Routes, Secret, Target,
     Tcp, Trust, Wall, dial_within,
@@ -246,14 +246,13 @@ impl Session {
     pub fn clients(&self, secrets: Option<&ClusterSecrets>, events: &EventSink) -> Result<Clients, CommandError> {
         let id = secrets.map_or(Uuid::nil(), ClusterSecrets::id);
         let journal = Journal::open(self.disk.clone(), &self.process_env.journals(), id, events.clone());
-        Ok(
-            Clients::new(self.env.clone(), self.pve()?, self.spec(), secrets, journal, None)?.keeping_charts(
-                self.disk.clone(),
-                self.process_env.charts(),
-                ChartStore::lock_beside(&self.file),
-                self.process_env.holder.to_string(),
-            ),
-        )
+        let clients = Clients::new(self.env.clone(), self.pve()?, self.spec(), secrets, journal, None)?.keeping_charts(
+            self.disk.clone(),
+            self.process_env.charts(),
+            ChartStore::lock_beside(&self.file),
+            self.process_env.holder.to_string(),
+        );
+        Ok(clients.with_lock(LockStore::beside(self.disk.clone(), &self.file)))
     }
 }
 

@@ -61,6 +61,11 @@ done
 for file in "$@"; do
   echo "file $(hash_of "$file") $file"
 done
+# How this machine joins, and a hash of all else that its config says.
+config=/etc/rancher/$distro/config.yaml
+if [ -r "$config" ]; then
+  echo "joins $(sed -E '/^(server|cluster-init): /d' "$config" | sha256sum | cut -d' ' -f1) $(sed -n 's/^server: //p' "$config" | tr -d '"')"
+fi
 for extra in "/etc/rancher/$distro/config.yaml.d"/*; do
   [ -e "$extra" ] && echo "foreign-config $(basename "$extra")"
 done
@@ -83,5 +88,6 @@ if grep -q '^ENABLED=yes' /etc/ufw/ufw.conf 2> /dev/null; then echo "firewall uf
 for firewall in firewalld nftables; do
   if systemctl is-active --quiet "$firewall.service"; then echo "firewall $firewall"; fi
 done
+[ -e /run/mainstay-restart-pending ] && echo "restart-pending"
 [ -e /run/reboot-required ] && echo "reboot-required"
 echo "end"

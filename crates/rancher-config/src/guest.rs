@@ -16,9 +16,12 @@ pub use self::commands::{
     activate, directories, forget_found, journal, may_found, note_pending_restart, probe, pushed_state, receive_artifact,
     restart_unit, run_work, start_unit, unit_status, wipe_unready_founder,
 };
-pub use self::files::{ArtifactKind, ArtifactOrigin, DataDisk, GuestInput, PinnedArtifact, authority_files, guest_files};
+pub use self::files::{
+    ArtifactKind, ArtifactOrigin, DataDisk, GuestInput, PinnedArtifact, authority_files, config_file, guest_files,
+};
 pub use self::probe::{
-    CLOCK_LIMIT, CloudInit, DataState, FileState, Probe, ProbeError, UnitReport, UnitState, WorkResult, serves_our_authority,
+    CLOCK_LIMIT, Changes, CloudInit, DataState, FileState, JoinState, Probe, ProbeError, UnitReport, UnitState, WorkResult,
+    serves_our_authority,
 };
 
 /// Work that runs as a unit of the guest. Its result file tells which input it was for.
@@ -88,6 +91,13 @@ impl GuestFile {
         }
     }
 
+    /// Whether the server or agent reads this file only when it starts.
+    pub fn needs_restart(&self) -> bool {
+        let is_config = self.path.starts_with("/etc/rancher/") && !self.path.ends_with("/resolv.conf");
+        let units = ["rke2-", "k3s"].map(|name| format!("/etc/systemd/system/{name}"));
+        is_config || units.iter().any(|unit| self.path.starts_with(unit.as_str()))
+    }
+
     /// The hash that a probe reports for this file once it is written.
     pub fn sha256(&self) -> String {
         use sha2::Digest;
@@ -131,5 +141,6 @@ pub(crate) mod paths {
     /// Holds the id of the recorded intent to found. Written once, removed when the server is ready.
     pub const FOUND: &str = "/var/lib/mainstay/found";
 
-    pub const RESTART_PENDING: &str = "/var/lib/mainstay/restart-pending";
+    /// A reboot is a restart too, so the note goes with it.
+    pub const RESTART_PENDING: &str = "/run/mainstay-restart-pending";
 }

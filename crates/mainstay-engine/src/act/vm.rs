@@ -254,6 +254,7 @@ pub(super) async fn reboot(
     if !running {
         return start(site, ctx, vm).await;
     }
+    guest::release_endpoint(ctx, &guest.machine).await?;
     etcd::check_restart(ctx, guest, check).await?;
     journal_begin(site, "machine.reboot", &vm.to_string());
     let call = qemu::reboot(&location.host, location.vmid, SHUTDOWN_TIMEOUT);
@@ -272,7 +273,8 @@ pub(super) async fn reboot(
             guest::is_back(ctx, guest).await
         },
     )
-    .await
+    .await?;
+    guest::return_endpoint(ctx, &guest.machine).await
 }
 
 /// Stops the VM, if etcd keeps its quorum without it. For one that is stopped, Proxmox VE's task ends well at once. Whether it stays

@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use mainstay_net::Env;
 use mainstay_plan::{
     ApplyMode, ClusterSecrets, DistroSecrets, Guest, GuestConfig, GuestRef, Image, KubernetesPart, MemberRef, MemberRemoval,
-    PinnedHostKey, Pins, QuorumCheck, SchematicRef, Versions,
+    Observed, PinnedHostKey, Pins, QuorumCheck, SchematicRef, Versions,
 };
 use mainstay_spec::{DistroSpec, Spec};
 use semver::Version;
@@ -20,6 +20,7 @@ use crate::event::StepProgress;
 use crate::failure::{Failure, FailureKind};
 use crate::jitter::Jitter;
 use crate::kube::{KubeAccess, KubeClients};
+use crate::lock_file::LockStore;
 use crate::wait::WaitStatus;
 
 /// The port on which a machine of this distribution is configured: Talos' API, or SSH.
@@ -121,11 +122,28 @@ pub struct AskedGuest<'a> {
     pub config: Option<&'a GuestConfig>,
 }
 
-/// Exact files of these versions, where a publisher must be asked for them.
-pub async fn pins(guests: &GuestClients, spec: &Spec, versions: &Versions) -> Result<Pins, Failure> {
+/// What is known of the exact files of a cluster before a publisher is asked.
+#[derive(Clone, Copy)]
+pub struct KnownFiles<'a> {
+    pub lock: Option<&'a LockStore>,
+    pub observed: &'a Observed,
+    /// Machines of the cluster are there, so what they were made of is taken again and not the newest.
+    pub exists: bool,
+}
+
+/// Exact files of these versions: pinned ones, else those of the storages, else what the publisher says.
+pub async fn pins(guests: &GuestClients, versions: &Versions, known: KnownFiles<'_>) -> Result<Pins, Failure> {
     match guests {
         GuestClients::Talos(_) => Ok(Pins::default()),
-        GuestClients::Rancher(clients) => clients.pins(spec, versions).await,
+        GuestClients::Rancher(clients) => clients.pins(versions, known).await,
+    }
+}
+
+/// Writes what publishers said into the lock file. Returns what was added, for people.
+pub fn keep_pins(guests: &GuestClients, lock: Option<&LockStore>) -> Result<Option<String>, Failure> {
+    match (guests, lock) {
+        (GuestClients::Talos(_), _) | (_, None) => Ok(None),
+        (GuestClients::Rancher(clients), Some(lock)) => clients.keep_pins(lock),
     }
 }
 
@@ -197,7 +215,7 @@ pub async fn reconfigure(
 ) -> Result<(), Failure> {
     match ctx.guests {
         GuestClients::Talos(clients) => talos::reconfigure(ctx, clients, guest, config, (mode, check)).await,
-        GuestClients::Rancher(clients) => rancher::step::reconfigure(ctx, clients, guest, config, check).await,
+        GuestClients::Rancher(clients) => rancher::step::reconfigure(ctx, clients, guest, config, (mode, check)).await,
     }
 }
 
@@ -207,10 +225,11 @@ pub async fn bootstrap(
     guest: &GuestRef,
     config: &GuestConfig,
     prove_empty: &[String],
+    again: bool,
 ) -> Result<(), Failure> {
     match ctx.guests {
         GuestClients::Talos(clients) => talos::bootstrap(ctx, clients, guest, prove_empty).await,
-        GuestClients::Rancher(clients) => rancher::step::bootstrap(ctx, clients, guest, config, prove_empty).await,
+        GuestClients::Rancher(clients) => rancher::step::bootstrap(ctx, clients, guest, config, (prove_empty, again)).await,
     }
 }
 
@@ -227,6 +246,22 @@ pub async fn remove_member(ctx: StepContext<'_>, member: &MemberRef, by: &Member
     match ctx.guests {
         GuestClients::Talos(clients) => talos::remove_member(ctx, clients, member, by, ask).await,
         GuestClients::Rancher(clients) => rancher::step::remove_member(ctx, clients, member, by, ask).await,
+    }
+}
+
+/// Before a machine goes down that PVE restarts: the address of the API moves to another one, where that takes a step of its own.
+pub async fn release_endpoint(ctx: StepContext<'_>, machine: &str) -> Result<(), Failure> {
+    match ctx.guests {
+        GuestClients::Talos(_) => Ok(()),
+        GuestClients::Rancher(clients) => rancher::step::release_endpoint(ctx, clients, machine).await,
+    }
+}
+
+/// When it is back, it may have that address again.
+pub async fn return_endpoint(ctx: StepContext<'_>, machine: &str) -> Result<(), Failure> {
+    match ctx.guests {
+        GuestClients::Talos(_) => Ok(()),
+        GuestClients::Rancher(clients) => rancher::step::return_endpoint(ctx, clients, machine).await,
     }
 }
 

@@ -547,6 +547,7 @@ async fn configured(node: &Node, addresses: &AddressBook, release: Version) -> G
         .map(|unmet| format!("{}: {}", unmet.name, unmet.reason))
         .collect();
     let running = RunningGuest {
+        holds_vip: false,
         uuid,
         release: Some(release),
         kubernetes,

@@ -104,7 +104,7 @@ fn without_list(scope: &ObserveScope<'_>, reports: &BTreeMap<String, GuestReport
     for (name, report) in reports {
         match &report.guest {
             Guest::Running(node) => match &node.etcd {
-                Seen::Yes(EtcdState::Left) | Seen::No => {}
+                Seen::Yes(EtcdState::Left | EtcdState::Stillborn) | Seen::No => {}
                 Seen::Yes(_) => return Seen::Unknown(format!("{name} has etcd data, but no machine lists its members")),
                 Seen::Unknown(why) => return Seen::Unknown(format!("{name}: {why}")),
             },

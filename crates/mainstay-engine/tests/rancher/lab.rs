@@ -9,7 +9,7 @@ use mainstay_engine::Failure;
 use mainstay_engine::guest::rancher::session::OpenGuest;
 use mainstay_engine::guest::rancher::{
     ArtifactFiles, ExpectedFacts, Founding, Join, MachineAccess, Preparation, RancherAccess, WaitReporter, found, join_agent,
-    join_server, prepare,
+    join_server, prepare, recover_founder,
 };
 use mainstay_net::http::{Body, HttpClient, HttpOptions};
 use mainstay_net::{Connector, Entropy, Env, Trust, Wall, simulate};
@@ -410,6 +410,23 @@ impl Lab {
         };
         prepare(guest, &preparation, &self.reasons).await?;
         Ok(files)
+    }
+
+    pub async fn try_recover(
+        &self,
+        guest: &OpenGuest,
+        machine: &Machine,
+        files: &[GuestFile],
+        others: &[OpenGuest],
+    ) -> Result<(), Failure> {
+        let founding = Founding {
+            files,
+            authority: &[],
+            intent: INTENT,
+            expected: &machine.expected(),
+            others,
+        };
+        recover_founder(guest, &founding, &self.reasons).await
     }
 
     pub async fn try_found(

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use mainstay_engine::FailureKind;
 use mainstay_engine::guest::rancher::{
-    FounderRecovery, ObservedMachine, RancherGuest, ServerRemoval, Upgrade, observe, reconfigure, recover_founder, remove_member,
-    snapshot, upgrade,
+    ChangedFiles, ObservedMachine, RancherGuest, ServerRemoval, Upgrade, observe, reconfigure, remove_member, snapshot, upgrade,
 };
-use rancher_config::guest::authority_files;
+use mainstay_plan::ApplyMode;
+use rancher_config::guest::{GuestFile, authority_files};
 use rancher_config::{Distro, Place, ReleaseVersion, Role};
 
-use super::lab::{INTENT, Lab, Machine, in_lab, ip};
+use super::lab::{Lab, Machine, in_lab, ip};
 
 /// Kills the founder so long after its unit was started, and brings the cluster up all the same. Tells how often it was recovered.
 async fn killed_after(lab: &Lab, seconds: u64) -> u32 {
@@ -34,16 +34,12 @@ async fn killed_after(lab: &Lab, seconds: u64) -> u32 {
             machine: guest.machine(),
             role: Role::Server,
             files: &files,
+            servers: &[],
         };
         if let RancherGuest::Running(facts) = observe(&lab.access, &asked).await.guest
             && facts.founder_failed
         {
-            let recovery = FounderRecovery {
-                was_ready: false,
-                another_server_started: false,
-                intent: INTENT,
-            };
-            let recovered = recover_founder(&guest, &recovery, &lab.reasons).await;
+            let recovered = lab.try_recover(&guest, &machine, &files, &[]).await;
             recovered.unwrap_or_else(|failure| lab.fail(&failure));
             recoveries += 1;
         }
@@ -67,24 +63,21 @@ fn a_founder_that_was_killed_in_its_first_seconds_is_recovered() {
 }
 
 #[test]
-fn a_datastore_is_deleted_only_if_the_cluster_was_never_ready_and_no_server_joined() {
+fn a_datastore_is_deleted_only_if_its_etcd_is_silent_and_no_other_server_has_one() {
     in_lab(Distro::K3s, async |lab| {
-        let (_, guest) = lab.first_server().await;
-        for (was_ready, another_server_started) in [(true, false), (false, true), (false, false)] {
-            let recovery = FounderRecovery {
-                was_ready,
-                another_server_started,
-                intent: INTENT,
-            };
-            let failure = recover_founder(&guest, &recovery, &()).await.expect_err("it lives");
-            assert_eq!(failure.kind, FailureKind::Refused, "{failure}");
-        }
-        lab.access
-            .supervisor(ip("10.0.0.11"))
-            .expect("a client")
-            .readyz()
+        let (machine, first) = lab.first_server().await;
+        let failure = lab.try_recover(&first, &machine, &[], &[]).await.expect_err("it lives");
+        assert_eq!(failure.kind, FailureKind::Refused, "{failure}");
+        let other = Machine::new("cp-2");
+        lab.boot(&other).await;
+        let guest = lab.open(&other).await;
+        let failure = lab
+            .try_recover(&guest, &other, &[], &[first])
             .await
-            .expect("ready");
+            .expect_err("a cluster is there");
+        assert_eq!(failure.kind, FailureKind::StalePlan, "{failure}");
+        let supervisor = lab.access.supervisor(ip("10.0.0.11")).expect("a client");
+        supervisor.readyz().await.expect("ready");
     });
 }
 
@@ -125,6 +118,7 @@ fn no_server_starts_by_itself_before_its_turn() {
             machine: guest.machine(),
             role: Role::Server,
             files: &[],
+            servers: &[],
         };
         let seen = observe(&lab.access, &asked).await;
         assert!(
@@ -144,6 +138,7 @@ fn a_machine_is_observed_by_both_channels() {
             machine: &silent,
             role: Role::Server,
             files: &[],
+            servers: &[],
         };
         let seen = observe(&lab.access, &asked).await;
         assert!(matches!(seen.guest, RancherGuest::Silent { .. }), "{seen:?}");
@@ -167,6 +162,7 @@ fn a_machine_is_observed_by_both_channels() {
             machine: worker.machine(),
             role: Role::Agent,
             files: &[],
+            servers: &[],
         };
         let seen = observe(&lab.access, &asked).await;
         let RancherGuest::Running(facts) = &seen.guest else {
@@ -189,17 +185,62 @@ fn a_machine_is_observed_by_both_channels() {
 }
 
 #[test]
-fn a_changed_config_restarts_the_unit_once() {
+fn a_changed_config_restarts_the_unit_once_and_other_files_do_not() {
     in_lab(Distro::K3s, async |lab| {
         let (machine, guest) = lab.first_server().await;
         let artifacts = lab.artifacts(lab.version).await;
+        let apply = async |files: &[GuestFile], mode: ApplyMode| {
+            let change = ChangedFiles {
+                role: Role::Server,
+                files,
+                servers: &["https://10.0.0.12:6443".to_owned()],
+                mode,
+            };
+            reconfigure(&guest, &change, &lab.reasons).await
+        };
         let same = lab.files(&machine, Place::Founder, lab.version, &artifacts);
-        assert!(!reconfigure(&guest, Role::Server, &same, &()).await.expect("nothing to do"));
+        assert!(!apply(&same, ApplyMode::Reboot).await.expect("nothing to do"));
+        // How a machine joins counts at its first start only.
+        let server = "https://10.0.0.12:6443".parse().expect("a URL");
+        let joins = lab.files(&machine, Place::Server { server }, lab.version, &artifacts);
+        assert!(!apply(&joins, ApplyMode::Live).await.expect("nothing to do"));
+        let mut live = same.clone();
+        let sysctls = live.iter_mut().find(|file| file.path == "/etc/sysctl.d/90-mainstay.conf");
+        sysctls.expect("a file").content.push_str("vm.max_map_count = 262144\n");
+        assert!(
+            !apply(&live, ApplyMode::Live)
+                .await
+                .unwrap_or_else(|failure| lab.fail(&failure))
+        );
         let sans = BTreeSet::from(["k8s.example".to_owned()]);
         let changed = lab.files_with(&machine, Place::Founder, lab.version, &artifacts, sans);
-        let restarted = reconfigure(&guest, Role::Server, &changed, &lab.reasons).await;
-        assert!(restarted.unwrap_or_else(|failure| lab.fail(&failure)));
-        assert!(!reconfigure(&guest, Role::Server, &changed, &()).await.expect("done"));
+        let refused = apply(&changed, ApplyMode::Live)
+            .await
+            .expect_err("a restart that was not planned");
+        assert_eq!(refused.kind, FailureKind::StalePlan, "{refused}");
+        // A run that ends between the files and the restart leaves a note of it.
+        assert!(
+            !apply(&changed, ApplyMode::Staged)
+                .await
+                .unwrap_or_else(|failure| lab.fail(&failure))
+        );
+        let asked = ObservedMachine {
+            machine: guest.machine(),
+            role: Role::Server,
+            files: &changed,
+            servers: &[],
+        };
+        let RancherGuest::Running(facts) = observe(&lab.access, &asked).await.guest else {
+            panic!("it runs")
+        };
+        let files = facts.files.expect("SSH answers");
+        assert!(files.outdated.is_empty() && files.restart_pending);
+        assert!(
+            apply(&changed, ApplyMode::Reboot)
+                .await
+                .unwrap_or_else(|failure| lab.fail(&failure))
+        );
+        assert!(!apply(&changed, ApplyMode::Reboot).await.expect("done"));
         assert_eq!(lab.world.etcd_foundings(), 1);
     });
 }
@@ -233,13 +274,15 @@ fn an_upgrade_replaces_the_running_version() {
             machine: guest.machine(),
             role: Role::Server,
             files: &files,
+            servers: &[],
         };
         let seen = observe(&lab.access, &asked).await;
         let RancherGuest::Running(facts) = &seen.guest else {
             panic!("{seen:?}")
         };
         assert_eq!(facts.version, Some(lab.version), "{facts:?}");
-        assert_eq!(facts.outdated.as_deref(), Some(&[] as &[String]), "{facts:?}");
+        let files = facts.files.as_ref().expect("SSH answers");
+        assert!(files.outdated.is_empty() && files.live.is_empty() && !files.restart_pending);
     });
 }
 
@@ -275,6 +318,33 @@ fn a_member_is_removed_by_its_node_and_the_only_voter_never() {
             .await
             .expect("members");
         assert_eq!(members.len(), 2, "{members:?}");
+    });
+}
+
+/// A Node keeps the name of the member of an earlier life, and the controller then takes the next request back without effect.
+#[test]
+fn a_removal_request_that_is_eaten_is_repeated() {
+    in_lab(Distro::K3s, async |lab| {
+        lab.first_server().await;
+        lab.join("cp-2", &["10.0.0.11"]).await;
+        lab.join("cp-3", &["10.0.0.11", "10.0.0.12"]).await;
+        lab.node_ready("cp-3").await;
+        let cluster = lab.access.kubernetes(ip("10.0.0.11")).expect("a client");
+        let earlier =
+            serde_json::json!({ "metadata": { "annotations": { "etcd.k3s.cattle.io/removed-node-name": "cp-3-00000000" } } });
+        let node = mainstay_kube::ObjectRef::new("v1", "Node", None, "cp-3");
+        cluster.merge(&node, &earlier).await.expect("annotated");
+        lab.stop(&Machine::new("cp-3")).await;
+        let removal = ServerRemoval {
+            node: "cp-3",
+            is_it: &|member| member.is_of("cp-3"),
+            others: &[ip("10.0.0.11"), ip("10.0.0.12")],
+        };
+        let removed = remove_member(&lab.access, &removal, &lab.reasons).await;
+        removed.unwrap_or_else(|failure| lab.fail(&failure));
+        assert!(lab.reasons.any("cleared without effect"), "{}", lab.reasons.all());
+        let members = lab.access.supervisor(ip("10.0.0.11")).expect("a client").members().await;
+        assert_eq!(members.expect("members").len(), 2);
     });
 }
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mainstay_engine::{
-    Clients, Event, EventRecord, EventSink, FileStore, Journal, LeaseHolder, MemoryFiles, Run, RunError, RunGoal, RunReport,
-    SecretsFile, StepEvent, converge, observe_and_plan, recipients,
+    Clients, Event, EventRecord, EventSink, FileStore, Journal, LeaseHolder, LockStore, MemoryFiles, Run, RunError, RunGoal,
+    RunReport, SecretsFile, StepEvent, converge, observe_and_plan, recipients,
 };
 use mainstay_net::{Entropy, Env, SimulateError, Trust, Wall, simulate};
 use mainstay_plan::addon::wanted::AddonRequests;
@@ -213,6 +213,7 @@ impl Stage {
         )
         .expect("clients")
         .keeping_charts(self.folder.clone(), "charts".into(), LOCK.into(), self.who.to_owned())
+        .with_lock(LockStore::beside(self.folder.clone(), "cluster.yaml".as_ref()))
     }
 
     /// The Talos API of a machine, for what people do with talosctl.
@@ -321,17 +322,26 @@ impl Stage {
         }
     }
 
+    /// Waits for the begin of a step.
+    pub async fn began(&self, is_it: impl Fn(&Step) -> bool) {
+        let began = |event: &StepEvent| matches!(event, StepEvent::Begin);
+        while !self.was_told(&is_it, began) {
+            self.beat.notified().await;
+        }
+    }
+
     fn has_ended(&self, is_it: impl Fn(&Step) -> bool) -> bool {
+        self.was_told(is_it, |event| matches!(event, StepEvent::Done { .. }))
+    }
+
+    fn was_told(&self, is_it: impl Fn(&Step) -> bool, what: impl Fn(&StepEvent) -> bool) -> bool {
         let mut plan: Option<Arc<Plan>> = None;
         self.told.lock().expect("reads").iter().any(|told| match &told.event {
             Event::Planned(next) => {
                 plan = Some(next.clone());
                 false
             }
-            Event::Step {
-                id,
-                now: StepEvent::Done { .. },
-            } => plan.as_ref().and_then(|plan| plan.step(*id)).is_some_and(&is_it),
+            Event::Step { id, now } if what(now) => plan.as_ref().and_then(|plan| plan.step(*id)).is_some_and(&is_it),
             _ => false,
         })
     }

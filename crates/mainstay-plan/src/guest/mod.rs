@@ -24,7 +24,7 @@ use crate::versions::{Course, Versions};
 use crate::vm::{VmOutcome, VmPass};
 
 pub use pins::{PinnedImage, Pins};
-pub use rancher::{ArtifactText, FileText, RancherConfig, RancherFiles};
+pub use rancher::{ArtifactText, FileText, JoinForm, RancherConfig, RancherFiles};
 
 /// What is known about the guest of a machine after the VM pass.
 pub(crate) enum GuestStatus<'a> {
@@ -207,6 +207,14 @@ pub(crate) fn etcd_exit(ctx: Context<'_>, member: &EtcdMember, rest: &[EtcdMembe
     match ctx.cluster.versions.distro {
         Distro::Talos => talos::etcd_exit(ctx, member, rest),
         Distro::Rke2 | Distro::K3s => rancher::etcd_exit(ctx, member, rest),
+    }
+}
+
+/// Whether etcd data that never were ready may be deleted, so that it is recorded when they are.
+pub(crate) fn records_founding(machine: &DesiredMachine) -> bool {
+    match machine.versions.distro {
+        Distro::Talos => false,
+        Distro::Rke2 | Distro::K3s => true,
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use mainstay_spec::{Cni, Distro, Machine, RancherSpec, Role, Spec};
-use rancher_config::config::join_url;
-use rancher_config::guest::{DataDisk, GuestFile, GuestInput, authority_files, guest_files};
+use rancher_config::config::{InputError, join_url};
+use rancher_config::guest::{DataDisk, GuestFile, GuestInput, authority_files, config_file, guest_files};
 use rancher_config::manifests::{KubeVip, ManifestFile};
 use rancher_config::{ClusterInput, MachineInput, Place, Registries, ReleaseVersion, Secrets, VersionRequest, stable};
 use semver::Version;
@@ -38,11 +38,20 @@ pub struct RancherConfig {
     /// The certificate authorities, which only the founder gets.
     pub authority: Vec<FileText>,
     pub artifacts: Vec<ArtifactText>,
-    /// The server that it joins through. `None`: there is no other one.
-    pub through: Option<IpAddr>,
+    /// Ways to join, in the order of trying. Empty: there is no other server.
+    pub joins: Vec<JoinForm>,
+    /// `server:` of configs that need no change.
+    pub servers: Vec<String>,
     pub hostname: String,
     pub address: IpAddr,
     pub mac: String,
+}
+
+/// A server to join through, and the config of a machine that does.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinForm {
+    pub through: IpAddr,
+    pub config: FileText,
 }
 
 /// A file of a guest.
@@ -65,10 +74,16 @@ pub struct ArtifactText {
 }
 
 /// What an observation says about the files of a machine.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RancherFiles {
-    /// Paths of files that are not as they should be.
+    /// Paths of files that are not as they should be, and are read at a start of the unit only.
     pub outdated: Vec<String>,
+    /// Paths of files that are not as they should be, and take effect as soon as they are.
+    pub live: Vec<String>,
+    /// Files were changed by a run that ended before it restarted the unit.
+    pub restart_pending: bool,
+    /// A run that ended in the middle of a turn left the label that keeps the virtual address away.
+    pub vip_off: bool,
 }
 
 impl RancherConfig {
@@ -162,11 +177,11 @@ pub(super) fn configs(
     let mut configs = BTreeMap::new();
     for machine in &spec.machines {
         let files = |place: Place| machine_files(spec, &cluster, machine, place, secrets, version, pins);
-        let through = join_address(spec, machine);
+        let joins = join_forms(spec, rancher, &cluster, machine, secrets)?;
         let founds = machine.role == Role::ControlPlane;
         let founder_files = if founds { files(Place::Founder)? } else { Vec::new() };
-        let files = match through {
-            Some(address) => files(place(rancher, machine, address))?,
+        let files = match joins.first() {
+            Some(join) => files(place(rancher, machine, join.through))?,
             None => founder_files.clone(),
         };
         let authority: Vec<GuestFile> = if founds { authority_files(secrets) } else { Vec::new() };
@@ -177,7 +192,8 @@ pub(super) fn configs(
             founder_files,
             authority: authority.iter().map(FileText::of).collect(),
             artifacts: pins.artifacts.iter().map(artifact_text).collect(),
-            through,
+            servers: joins.iter().map(|join| server_text(rancher, join.through)).collect(),
+            joins,
             hostname: machine.name.to_string(),
             address: machine.address.into(),
             mac: machine.mac.to_string(),
@@ -187,10 +203,35 @@ pub(super) fn configs(
     Ok(configs)
 }
 
-/// A machine joins through the first other control plane of the file.
-fn join_address(spec: &Spec, machine: &Machine) -> Option<IpAddr> {
-    let other = spec.control_planes().find(|other| other.name != machine.name)?;
-    Some(other.address.into())
+/// A machine joins through another control plane of the file, or else through the VIP: the first of them that is ready.
+fn join_forms(
+    spec: &Spec,
+    rancher: &RancherSpec,
+    cluster: &ClusterInput,
+    machine: &Machine,
+    secrets: &Secrets,
+) -> Result<Vec<JoinForm>, DeriveError> {
+    let others = spec.control_planes().filter(|other| other.name != machine.name);
+    let mut through: Vec<IpAddr> = others.map(|other| other.address.into()).collect();
+    if through.is_empty() {
+        return Ok(Vec::new());
+    }
+    let vip = spec.network.vip.map(IpAddr::from);
+    through.extend(vip);
+    let form = |through: IpAddr| {
+        let input = machine_input(machine, place(rancher, machine, through));
+        let config = config_file(cluster, &input, secrets, vip).map_err(|error| unconfigurable(machine, error))?;
+        Ok(JoinForm {
+            through,
+            config: FileText::of(&config),
+        })
+    };
+    through.into_iter().map(form).collect()
+}
+
+/// As a probe reads it from a config.
+fn server_text(rancher: &RancherSpec, through: IpAddr) -> String {
+    join_url(rancher.distro, through).as_str().trim_end_matches('/').to_owned()
 }
 
 fn place(rancher: &RancherSpec, machine: &Machine, through: IpAddr) -> Place {
@@ -203,9 +244,9 @@ fn place(rancher: &RancherSpec, machine: &Machine, through: IpAddr) -> Place {
 
 fn cluster_input(spec: &Spec, rancher: &RancherSpec) -> ClusterInput {
     let network = &spec.network;
-    let addresses = spec.control_planes().map(|machine| machine.address.to_string());
     let vip = network.vip.map(|vip| vip.to_string());
-    let sans: BTreeSet<String> = addresses.chain(vip).chain([spec.endpoint.host.clone()]).collect();
+    // A server adds its own address by itself. The addresses of the others would restart all of them whenever one comes or goes.
+    let sans: BTreeSet<String> = vip.into_iter().chain([spec.endpoint.host.clone()]).collect();
     ClusterInput {
         distro: rancher.distro,
         cni: match spec.cni {
@@ -251,15 +292,7 @@ fn machine_files(
         new: true,
     };
     let disks: Vec<DataDisk> = machine.shape.disks.iter().map(disk).collect();
-    let taint = |taint: &mainstay_spec::Taint| format!("{}={}:{}", taint.key, taint.value, taint.effect.as_str());
-    let input = MachineInput {
-        name: machine.name.to_string(),
-        address: machine.address.into(),
-        place,
-        labels: machine.labels.clone(),
-        taints: machine.taints.iter().map(taint).collect(),
-        interface: None,
-    };
+    let input = machine_input(machine, place);
     let files = guest_files(&GuestInput {
         cluster,
         machine: &input,
@@ -273,8 +306,24 @@ fn machine_files(
         disks: &disks,
         longhorn: false,
     });
-    let files = files.map_err(|error| DeriveError::new(format!("{} cannot be configured", machine.name)).why(error))?;
+    let files = files.map_err(|error| unconfigurable(machine, error))?;
     Ok(files.iter().map(FileText::of).collect())
+}
+
+fn machine_input(machine: &Machine, place: Place) -> MachineInput {
+    let taint = |taint: &mainstay_spec::Taint| format!("{}={}:{}", taint.key, taint.value, taint.effect.as_str());
+    MachineInput {
+        name: machine.name.to_string(),
+        address: machine.address.into(),
+        place,
+        labels: machine.labels.clone(),
+        taints: machine.taints.iter().map(taint).collect(),
+        interface: None,
+    }
+}
+
+fn unconfigurable(machine: &Machine, error: InputError) -> DeriveError {
+    DeriveError::new(format!("{} cannot be configured", machine.name)).why(error)
 }
 
 fn artifact_text(artifact: &rancher_config::guest::PinnedArtifact) -> ArtifactText {
@@ -300,22 +349,24 @@ pub(super) fn config_change(machine: &DesiredMachine, guest: &RunningGuest) -> R
     let Ok(files) = serde_json::from_str::<RancherFiles>(current.expose()) else {
         return Err("its files cannot be compared".to_owned().into());
     };
-    if files.outdated.is_empty() {
-        return Ok(None);
-    }
-    let more = files.outdated.len().saturating_sub(NAMED);
-    let named = files.outdated.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    let more = if more == 0 {
-        String::new()
-    } else {
-        format!(" and {more} more")
-    };
-    Ok(Some(ConfigChange {
-        config: machine.config.clone(),
+    let differing: Vec<&str> = files.outdated.iter().chain(&files.live).map(String::as_str).collect();
+    let is_same = differing.is_empty() && !files.vip_off;
+    let mode = match (files.outdated.is_empty() && !files.restart_pending, is_same) {
+        (true, true) => return Ok(None),
+        (true, false) => ApplyMode::Live,
         // The unit restarts, and its etcd member with it.
-        mode: ApplyMode::Reboot,
-        text: format!("files differ: {named}{more}"),
-    }))
+        (false, _) => ApplyMode::Reboot,
+    };
+    let more = differing.len().saturating_sub(NAMED);
+    let named = differing.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    let text = match (differing.is_empty(), more) {
+        (true, _) if files.restart_pending => "its files were changed, and its unit was not restarted since".to_owned(),
+        (true, _) => "a label of an earlier run keeps the virtual address away".to_owned(),
+        (false, 0) => format!("files differ: {named}"),
+        (false, _) => format!("files differ: {named} and {more} more"),
+    };
+    let config = machine.config.clone();
+    Ok(Some(ConfigChange { config, mode, text }))
 }
 
 /// A server that was taken out comes back by itself as a new member as long as it runs, so it is stopped first. Where the rest is one

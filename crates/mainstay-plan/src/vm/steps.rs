@@ -271,10 +271,32 @@ pub(crate) fn record_bootstrap(
         .add()
 }
 
+/// Records in the mark that the etcd that began on this machine was ready.
+pub(crate) fn record_founded(
+    ctx: Context<'_>,
+    machine: &DesiredMachine,
+    vm: VmRef,
+    after: Option<StepId>,
+    plan: &mut PlanBuilder,
+) -> StepId {
+    let mark = Mark {
+        bootstrap: true,
+        founded: true,
+        ..ctx.mark(machine, vm.vmid)
+    };
+    let tags = vm_diff::desired_tags(machine);
+    let action = Action::MachineMark(Box::new(MarkUpdate { vm, mark, tags }));
+    plan.machine_step(machine, action)
+        .because("records that its etcd was ready")
+        .needs(after)
+        .add()
+}
+
 /// The mark of the file with what must never be lost from the one that is there.
 pub(crate) fn desired_mark(ctx: Context<'_>, machine: &DesiredMachine, vm: &OwnedVm<'_>) -> Mark {
     Mark {
         bootstrap: vm.mark.as_ref().is_some_and(|mark| mark.bootstrap),
+        founded: vm.mark.as_ref().is_some_and(|mark| mark.founded),
         going: vm.is_deleting() && vm.is_filled() && !vm.runs(),
         disks: Some(volumes::listed(ctx.desired, vm)),
         ..ctx.mark(machine, vm.vm.vmid)

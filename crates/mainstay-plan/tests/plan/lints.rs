@@ -260,6 +260,7 @@ fn a_second_bootstrap_one_that_is_not_written_down_and_one_too_many() {
                 guest: guest("lab-cp-1"),
                 config: GuestConfig::new(""),
                 prove_empty: [].into(),
+                again: false,
             },
         );
     });

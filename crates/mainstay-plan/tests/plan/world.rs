@@ -535,6 +535,7 @@ impl World {
                 release: Some(versions.release),
             },
             Some(config) => Guest::Running(Box::new(RunningGuest {
+                holds_vip: false,
                 uuid,
                 release: Some(guest.system.clone().map_or(versions.release, |(release, _)| release)),
                 kubernetes: guest
@@ -587,7 +588,13 @@ impl World {
         } else {
             vec!["/etc/rancher/rke2/config.yaml".to_owned()]
         };
-        RancherFiles { outdated }.config()
+        RancherFiles {
+            outdated,
+            live: Vec::new(),
+            restart_pending: false,
+            vip_off: false,
+        }
+        .config()
     }
 
     pub fn is_rancher(&self) -> bool {

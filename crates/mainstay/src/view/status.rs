@@ -162,6 +162,7 @@ fn member(name: &str, observed: &Observed, guest: Option<&Guest>) -> String {
         (None, Some(Guest::Running(node))) => match node.etcd {
             Seen::Yes(EtcdState::Unhealthy) => "unhealthy".into(),
             Seen::Yes(EtcdState::Left) => "left".into(),
+            Seen::Yes(EtcdState::Stillborn) => "never started".into(),
             _ => "-".into(),
         },
         (None, _) => "-".into(),

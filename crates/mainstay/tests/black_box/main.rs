@@ -11,6 +11,7 @@ mod interrupted;
 mod jump;
 mod life;
 mod pages;
+mod rancher;
 mod runs;
 mod secrets;
 mod setup;

@@ -257,7 +257,7 @@ sync "$directory"
 pub fn note_pending_restart() -> GuestCommand {
     locked(
         "note the pending restart",
-        "mkdir -p /var/lib/mainstay\n: > \"$1\"\nsync\n",
+        ": > \"$1\"\n",
         [paths::RESTART_PENDING.to_owned()],
     )
 }

@@ -297,9 +297,20 @@ fn k3s_unit(role: Role) -> String {
     )
 }
 
+/// The one file that says how a machine joins.
+pub fn config_file(
+    cluster: &ClusterInput,
+    machine: &MachineInput,
+    secrets: &Secrets,
+    vip: Option<IpAddr>,
+) -> Result<GuestFile, InputError> {
+    let config = config::config(cluster, machine, secrets, vip)?;
+    let path = format!("{}/config.yaml", cluster.distro.config_dir());
+    Ok(GuestFile::secret(path, yaml::document(&Value::Object(config))))
+}
+
 fn distro_files(input: &GuestInput<'_>) -> Result<Vec<GuestFile>, InputError> {
     let distro = input.cluster.distro;
-    let config = config::config(input.cluster, input.machine, input.secrets, input.vip)?;
     let mut files = Vec::new();
     if !input.registries.is_empty() {
         files.push(GuestFile::secret(
@@ -312,10 +323,7 @@ fn distro_files(input: &GuestInput<'_>) -> Result<Vec<GuestFile>, InputError> {
         let manifests = input.manifests.iter();
         files.extend(manifests.map(|file| GuestFile::public(format!("{directory}/{}.yaml", file.name), file.content.as_str())));
     }
-    files.push(GuestFile::secret(
-        format!("{}/config.yaml", distro.config_dir()),
-        yaml::document(&Value::Object(config)),
-    ));
+    files.push(config_file(input.cluster, input.machine, input.secrets, input.vip)?);
     Ok(files)
 }
 

@@ -31,6 +31,10 @@ pub struct Probe {
     /// Releases that are fetched and unpacked.
     pub releases: BTreeSet<String>,
     pub files: BTreeMap<String, FileState>,
+    /// How the config on the disk joins. `None`: there is no config.
+    pub joins: Option<JoinState>,
+    /// Changed files wait for a restart of the unit.
+    pub restart_pending: bool,
     /// Files in `config.yaml.d`. They win over ours and are not ours.
     pub foreign_configs: Vec<String>,
     pub data: BTreeMap<String, DataState>,
@@ -43,6 +47,24 @@ pub struct Probe {
     pub processes: BTreeSet<String>,
     pub firewalls: BTreeSet<String>,
     pub reboot_required: bool,
+}
+
+/// The one part of a server's or agent's config that differs while all else is equal: it counts at the first start only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinState {
+    /// SHA-256 of the config without that part.
+    pub rest: String,
+    /// The server that it names, if any.
+    pub server: Option<String>,
+}
+
+/// Files of a running machine that are not as they should be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes<'a> {
+    /// In force after a restart of the unit.
+    pub restart: Vec<&'a GuestFile>,
+    /// In force as soon as they are written.
+    pub live: Vec<&'a GuestFile>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,6 +226,21 @@ impl Probe {
         Some(outdated)
     }
 
+    /// The files of a running machine that must change. A config that joins through one of `servers`, or founded without one, is as it
+    /// should be if all else in it is: a running member does not read that part. `None` as in [`Self::outdated`].
+    pub fn changes<'a>(&self, files: &'a [GuestFile], servers: &[String]) -> Option<Changes<'a>> {
+        let mut changes = Changes::default();
+        for file in self.outdated(files)? {
+            match self.joins.as_ref().filter(|joins| joins.rest == without_join(file)) {
+                Some(joins) if joins.server.as_ref().is_none_or(|server| servers.contains(server)) => {}
+                Some(_) => changes.live.push(file),
+                None if file.needs_restart() => changes.restart.push(file),
+                None => changes.live.push(file),
+            }
+        }
+        Some(changes)
+    }
+
     /// Whether the work is done for this input.
     pub fn is_done(&self, work: Work, input: &GuestFile) -> bool {
         let result = self.results.get(work.name());
@@ -219,6 +256,18 @@ impl Probe {
     pub fn control_plane_runs(&self) -> bool {
         !self.processes.is_empty()
     }
+}
+
+/// The hash that the probe makes of a config without the lines that say how it joins.
+fn without_join(file: &GuestFile) -> String {
+    use sha2::Digest;
+    let is_join = |line: &&str| line.starts_with("server: ") || line.starts_with("cluster-init: ");
+    let mut hash = sha2::Sha256::new();
+    for line in file.content.lines().filter(|line| !is_join(line)) {
+        hash.update(line);
+        hash.update("\n");
+    }
+    hex::encode(hash.finalize())
 }
 
 /// A guest's clock may differ this much from the operator's before its start is held.
@@ -241,6 +290,8 @@ struct Facts {
     binary: Option<FileState>,
     releases: BTreeSet<String>,
     files: BTreeMap<String, FileState>,
+    joins: Option<JoinState>,
+    restart_pending: bool,
     foreign_configs: Vec<String>,
     data: BTreeMap<String, DataState>,
     mount: Option<String>,
@@ -299,6 +350,11 @@ impl Facts {
                 let (state, path) = value.split_once(' ')?;
                 self.files.insert(path.to_owned(), file_state(state)?);
             }
+            "joins" => {
+                let (rest, server) = value.split_once(' ').unwrap_or((value, ""));
+                let (rest, server) = (rest.to_owned(), some_text(server));
+                self.joins = Some(JoinState { rest, server });
+            }
             "foreign-config" => self.foreign_configs.push(value.to_owned()),
             "data" => {
                 let (state, path) = value.split_once(' ')?;
@@ -327,6 +383,7 @@ impl Facts {
             "firewall" => {
                 self.firewalls.insert(value.to_owned());
             }
+            "restart-pending" => self.restart_pending = true,
             "reboot-required" => self.reboot_required = true,
             _ => return None,
         }
@@ -352,6 +409,8 @@ impl Facts {
             binary: there(self.binary, "binary")?,
             releases: self.releases,
             files: self.files,
+            joins: self.joins,
+            restart_pending: self.restart_pending,
             foreign_configs: self.foreign_configs,
             data: self.data,
             mount: there(self.mount, "mount")?,

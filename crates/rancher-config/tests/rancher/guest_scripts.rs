@@ -24,7 +24,11 @@ struct Guest {
 }
 
 /// What the scripts name by absolute path.
-const PATHS: [&str; 9] = [
+const PATHS: [&str; 13] = [
+    "/etc/modules-load.d",
+    "/etc/sysctl.d",
+    "/etc/fstab",
+    "/dev/disk/",
     "/var/lib/mainstay",
     "/var/lib/rancher",
     "/usr/local/",
@@ -424,4 +428,175 @@ fn a_pending_restart_is_remembered_until_the_restart() {
     assert_eq!(guest.read(RESTART_PENDING).as_deref(), Some(""));
     assert!(guest.run(&restart_unit(Distro::K3s, Role::Server)).status.success());
     assert_eq!(guest.read(RESTART_PENDING), None);
+}
+
+#[test]
+fn every_script_is_plain_posix_shell() {
+    let guest = Guest::new();
+    for script in [
+        include_str!("../../guest/prepare.sh"),
+        include_str!("../../guest/packages.sh"),
+        include_str!("../../guest/fetch.sh"),
+        include_str!("../../guest/may-start.sh"),
+        include_str!("../../guest/probe.sh"),
+    ] {
+        guest.write("/script", script);
+        let checked = guest.shell(&format!("/bin/sh -n {}", guest.at("/script").display()), &[]);
+        assert!(checked.status.success(), "{}", said(&checked));
+    }
+}
+
+/// A guest with one system disk, and tools that write down how they were called.
+fn unprepared() -> Guest {
+    let guest = Guest::new();
+    guest.write("/etc/modules-load.d/mainstay.conf", "overlay\nbr_netfilter\n");
+    guest.write("/etc/sysctl.d/90-mainstay.conf", "net.ipv4.ip_forward = 1\n");
+    guest.write(
+        "/etc/fstab",
+        "LABEL=root / ext4 defaults 0 1\n/swapfile none swap sw 0 0\n# none swap\n",
+    );
+    let log = guest.at("/called");
+    for tool in [
+        "modprobe",
+        "sysctl",
+        "swapoff",
+        "growpart",
+        "resize2fs",
+        "systemctl",
+        "mount",
+        "mountpoint",
+    ] {
+        let exit = if tool == "mountpoint" { 1 } else { 0 };
+        guest.tool(tool, &format!("echo {tool} \"$@\" >> {}; exit {exit}", log.display()));
+    }
+    guest.tool("findmnt", "case $* in *FSTYPE*) echo ext4 ;; *) echo /dev/vda1 ;; esac");
+    guest
+}
+
+/// Runs the preparation, with files in the place of block devices. Returns its exit code and text.
+fn prepare(guest: &Guest, input: &str) -> (i64, String) {
+    guest.write("/var/lib/mainstay/prepare.input", input);
+    let script = include_str!("../../guest/prepare.sh").replace("[ -b ", "[ -e ");
+    guest.shell(&script, &[]);
+    let text = guest.read("/var/lib/mainstay/prepare.json").expect("a result");
+    let result: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(result["input"], digest(input));
+    (
+        result["rc"].as_i64().expect("a number"),
+        result["text"].as_str().expect("a text").to_owned(),
+    )
+}
+
+#[test]
+fn a_guest_is_prepared_and_preparing_it_again_changes_nothing_more() {
+    let guest = unprepared();
+    assert_eq!(
+        prepare(&guest, "file 0 /etc/sysctl.d/90-mainstay.conf\n"),
+        (0, "done".to_owned())
+    );
+    let called = guest.read("/called").expect("calls");
+    for call in ["modprobe overlay", "modprobe br_netfilter", "sysctl -q -p", "swapoff -a"] {
+        assert!(called.contains(call), "{call}: {called}");
+    }
+    let fstab = guest.read("/etc/fstab").expect("a table");
+    assert_eq!(
+        fstab,
+        "LABEL=root / ext4 defaults 0 1\n# /swapfile none swap sw 0 0\n# none swap\n"
+    );
+    assert_eq!(prepare(&guest, "file 0 /etc/sysctl.d/90-mainstay.conf\n").0, 0);
+    assert_eq!(guest.read("/etc/fstab"), Some(fstab));
+}
+
+#[test]
+fn a_kernel_without_a_module_is_named() {
+    let guest = unprepared();
+    guest.tool("modprobe", "[ \"$1\" != br_netfilter ]");
+    assert_eq!(prepare(&guest, ""), (71, "the kernel has no module br_netfilter".to_owned()));
+}
+
+#[test]
+fn a_new_data_disk_is_formatted_once_and_one_with_data_never() {
+    let guest = unprepared();
+    guest.write("/dev/disk/by-id/scsi-0QEMU_longhorn", "");
+    let made = guest.at("/made");
+    // A disk without signatures until it is formatted.
+    guest.tool(
+        "blkid",
+        &format!(
+            "[ -e {0} ] || exit 2; case $* in *LABEL*) echo ms-longhorn ;; *) echo ext4 ;; esac",
+            made.display()
+        ),
+    );
+    guest.tool("wipefs", "exit 0");
+    guest.tool("mkfs.ext4", &format!("echo made >> {}", made.display()));
+    let disk = "disk longhorn longhorn /var/lib/mainstay/mnt new\n";
+    assert_eq!(prepare(&guest, disk), (0, "done".to_owned()));
+    assert_eq!(prepare(&guest, disk).0, 0);
+    assert_eq!(guest.read("/made").as_deref(), Some("made\n"), "formatted once");
+    let fstab = guest.read("/etc/fstab").expect("a table");
+    assert_eq!(fstab.matches("LABEL=ms-longhorn ").count(), 1, "{fstab}");
+    // Another disk has the serial, and holds a file system of others.
+    guest.tool("blkid", "case $* in *LABEL*) echo theirs ;; *) echo xfs ;; esac");
+    guest.tool("wipefs", "echo xfs");
+    let (rc, text) = prepare(&guest, disk);
+    assert!(rc == 77 && text.contains("holds data"), "{rc} {text}");
+    let (rc, text) = prepare(&guest, &disk.replace("new", "used"));
+    assert!(rc == 77 && text.contains("is not new"), "{rc} {text}");
+    assert_eq!(guest.read("/made").as_deref(), Some("made\n"), "nothing was formatted");
+    let (rc, text) = prepare(&guest, "disk other absent /mnt new\n");
+    assert_eq!((rc, text.as_str()), (66, "no disk with serial absent"));
+}
+
+/// Runs the installation of packages. Returns its result and what was called.
+fn install(guest: &Guest, packages: &[&str]) -> (i64, String) {
+    let arguments: Vec<String> = packages.iter().map(|package| (*package).to_owned()).collect();
+    guest.shell(include_str!("../../guest/packages.sh"), &arguments);
+    let text = guest.read("/var/lib/mainstay/packages.json").expect("a result");
+    let result: Value = serde_json::from_str(&text).expect("JSON");
+    (
+        result["rc"].as_i64().expect("a number"),
+        guest.read("/called").unwrap_or_default(),
+    )
+}
+
+#[test]
+fn packages_are_installed_once_and_the_agent_is_started() {
+    let guest = Guest::new();
+    let (log, there) = (guest.at("/called"), guest.at("/installed"));
+    guest.tool("dpkg", &format!("[ -e {} ]", there.display()));
+    guest.tool(
+        "apt-get",
+        &format!(
+            "echo apt-get \"$@\" >> {}; case $* in *install*) touch {} ;; esac",
+            log.display(),
+            there.display()
+        ),
+    );
+    guest.tool("systemctl", &format!("echo systemctl \"$@\" >> {}", log.display()));
+    let (rc, called) = install(&guest, &["qemu-guest-agent"]);
+    assert_eq!(rc, 0);
+    assert!(
+        called.contains("install qemu-guest-agent") && called.contains("start qemu-guest-agent"),
+        "{called}"
+    );
+    let (rc, again) = install(&guest, &["qemu-guest-agent"]);
+    assert_eq!(
+        (rc, again.matches("install").count()),
+        (0, called.matches("install").count()),
+        "{again}"
+    );
+}
+
+#[test]
+fn a_package_mirror_that_is_down_is_told_and_nothing_waits_for_it() {
+    let guest = Guest::new();
+    let log = guest.at("/called");
+    guest.tool("dpkg", &format!("echo dpkg \"$@\" >> {}; exit 1", log.display()));
+    guest.tool("apt-get", "exit 100");
+    let (rc, called) = install(&guest, &["qemu-guest-agent"]);
+    assert_eq!(rc, 69);
+    assert!(
+        called.contains("dpkg --configure -a"),
+        "an installation that was cut off is repaired: {called}"
+    );
 }

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use mainstay_plan::guest::JoinForm;
 use rancher_config::Role;
 use rancher_config::guest::{self as guest_config, DataState, GuestFile, Probe, UnitReport};
 
+use super::access::RancherAccess;
 use super::prepare::{ExpectedFacts, check, outdated, probe, unit_report};
 use super::session::OpenGuest;
 use super::supervisor::{Supervisor, SupervisorError, SupervisorMember};
@@ -31,16 +33,6 @@ pub struct Founding<'a> {
     pub expected: &'a ExpectedFacts,
     /// Every other control plane of the file and every other machine marked as a server. Each must prove that it has no datastore.
     pub others: &'a [OpenGuest],
-}
-
-/// What the planner knows about a founder that cannot start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FounderRecovery<'a> {
-    /// The founder's mark says that it was ready once: its datastore is the cluster.
-    pub was_ready: bool,
-    /// A mark of another machine says that its server was started: it may have joined.
-    pub another_server_started: bool,
-    pub intent: &'a str,
 }
 
 /// A machine that joins.
@@ -88,22 +80,14 @@ pub async fn found(guest: &OpenGuest, founding: &Founding<'_>, progress: &dyn Wa
     .await
 }
 
-/// Deletes the datastore of a founder that was killed in its first seconds and can never start, so that it may be founded again.
-pub async fn recover_founder(
-    guest: &OpenGuest,
-    recovery: &FounderRecovery<'_>,
-    progress: &dyn WaitReporter,
-) -> Result<(), Failure> {
+/// Deletes the datastore of a founder that was killed in its first seconds and can never start, so that it may be founded again. The
+/// caller knows that the server never was ready, and that no other one was started since.
+pub async fn recover_founder(guest: &OpenGuest, founding: &Founding<'_>, progress: &dyn WaitReporter) -> Result<(), Failure> {
     let refused = |why: &str| {
         let what = format!("the datastore of {} is not deleted", guest.name());
         Err(Failure::refused(what).why(why))
     };
-    if recovery.was_ready {
-        return refused("the server was ready once, so its datastore is the cluster");
-    }
-    if recovery.another_server_started {
-        return refused("another server was started and may have joined it");
-    }
+    check_no_other_datastore(guest, founding.others).await?;
     let supervisor = guest.access.supervisor(guest.machine().address)?;
     if supervisor.members().await.is_ok() {
         return refused("its etcd answers");
@@ -131,7 +115,7 @@ pub async fn recover_founder(
             guest.execute(&command, progress).await?;
         }
     }
-    let command = guest_config::may_found(guest.access.distro, recovery.intent);
+    let command = guest_config::may_found(guest.access.distro, founding.intent);
     guest.execute(&command, progress).await.map(drop)
 }
 
@@ -143,6 +127,46 @@ pub fn has_founder_failure(log: &[String]) -> bool {
     log[last_start..]
         .iter()
         .any(|line| TEXTS.iter().any(|text| line.contains(text)))
+}
+
+/// How a machine joins, and the servers that must count it as a voter.
+pub struct ChosenJoin<'a> {
+    pub form: &'a JoinForm,
+    pub servers: Vec<IpAddr>,
+}
+
+/// The first of these servers that is ready. A server that only has our certificates has joined nothing yet.
+pub async fn choose_join<'a>(access: &RancherAccess, machine: &str, forms: &'a [JoinForm]) -> Result<ChosenJoin<'a>, Failure> {
+    let mut failure = Failure::stale_plan(format!("{machine} has no other server to join"));
+    for form in forms {
+        let supervisor = access.supervisor(form.through)?;
+        let what = || format!("{machine} cannot join through {}", form.through);
+        let members = async {
+            supervisor.serves_our_authority().await?;
+            supervisor.readyz().await?;
+            supervisor.members().await
+        };
+        match members.await {
+            Ok(members) => {
+                let servers = answering_servers(access, &members, machine).await;
+                return Ok(ChosenJoin { form, servers });
+            }
+            Err(error @ SupervisorError::Foreign(_)) => return Err(error.into_failure(what())),
+            Err(error) => failure = error.into_failure(what()),
+        }
+    }
+    Err(failure)
+}
+
+/// The servers of these members that list members themselves. One that is away has no word in who joins.
+async fn answering_servers(access: &RancherAccess, members: &[SupervisorMember], joining: &str) -> Vec<IpAddr> {
+    let voters = members.iter().filter(|member| !member.learner && !member.is_of(joining));
+    let addresses: Vec<IpAddr> = voters.filter_map(SupervisorMember::address).collect();
+    let asked = addresses.iter().map(|address| async move {
+        let supervisor = access.supervisor(*address).ok()?;
+        supervisor.members().await.ok().map(|_| *address)
+    });
+    futures::future::join_all(asked).await.into_iter().flatten().collect()
 }
 
 /// Starts a further server and waits until every server counts it as a voter. From here on it must not be stopped before it is one.

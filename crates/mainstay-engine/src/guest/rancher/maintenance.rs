@@ -4,13 +4,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use mainstay_kube::{Cluster, Node, ObjectRef};
-use rancher_config::guest::{self as guest_config, FileState, GuestFile, RESTART_PENDING, Work};
+use mainstay_plan::ApplyMode;
+use rancher_config::guest::{self as guest_config, GuestFile, Work};
 use rancher_config::{ReleaseVersion, Role};
 use serde_json::json;
 
 use super::access::RancherAccess;
 use super::lifecycle::unit_reason;
-use super::prepare::{activate, outdated, run_work, unit_report, unreadable_probe};
+use super::prepare::{activate, outdated, run_work, unit_report, unknown_files};
 use super::push::{self, ArtifactFiles};
 use super::session::OpenGuest;
 use super::supervisor::{SupervisorError, SupervisorMember};
@@ -22,36 +23,45 @@ const RESTART_LIMIT: Duration = Duration::from_secs(1200);
 /// A removal takes effect within a second. More means that the request was lost or refused.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(120);
 
-/// Writes changed files and restarts the unit if any changed. Returns whether it restarted.
-pub async fn reconfigure(
-    guest: &OpenGuest,
-    role: Role,
-    files: &[GuestFile],
-    progress: &dyn WaitReporter,
-) -> Result<bool, Failure> {
-    let (changed, pending) = changes(guest, role, files).await?;
-    if changed.is_empty() && !pending {
-        return Ok(false);
-    }
-    // Recorded before the first file changes, so that a run that is killed in between loses no restart.
-    guest.execute(&guest_config::note_pending_restart(), progress).await?;
-    for file in changed {
-        guest.write(file).await?;
-    }
-    restart(guest, role, progress).await?;
-    Ok(true)
+/// What the files of a running machine should be.
+#[derive(Clone, Copy)]
+pub struct ChangedFiles<'a> {
+    pub role: Role,
+    /// Every file of the machine.
+    pub files: &'a [GuestFile],
+    /// `server:` of configs that need no change.
+    pub servers: &'a [String],
+    pub mode: ApplyMode,
 }
 
-/// Changed files, and whether a restart of an earlier run is still due.
-async fn changes<'a>(guest: &OpenGuest, role: Role, files: &'a [GuestFile]) -> Result<(Vec<&'a GuestFile>, bool), Failure> {
-    let distro = guest.access.distro;
-    let mut command = guest_config::probe(distro, role, files);
-    command.arguments.push(RESTART_PENDING.to_owned());
-    let output = guest.run(&command).await?;
-    let text = output.stdout_text();
-    let probe = guest_config::Probe::parse(distro, &text).map_err(|error| unreadable_probe(guest, &text, error))?;
-    let pending = !matches!(probe.files.get(RESTART_PENDING), Some(FileState::Absent));
-    Ok((outdated(guest, &probe, files)?, pending))
+/// Writes changed files, and restarts the unit if they ask for it and the mode allows it. Returns whether it restarted.
+pub async fn reconfigure(guest: &OpenGuest, change: &ChangedFiles<'_>, progress: &dyn WaitReporter) -> Result<bool, Failure> {
+    let probe = super::prepare::probe(guest, change.role, change.files).await?;
+    let changes = probe
+        .changes(change.files, change.servers)
+        .ok_or_else(|| unknown_files(guest))?;
+    let restarts = probe.restart_pending || !changes.restart.is_empty();
+    if restarts && change.mode == ApplyMode::Live {
+        let what = format!("more of {} changed than was planned", guest.name());
+        return Err(Failure::stale_plan(what).why("its unit would have to restart"));
+    }
+    if restarts {
+        // Recorded before the first file changes, so that a run that is killed in between loses no restart.
+        guest.execute(&guest_config::note_pending_restart(), progress).await?;
+    }
+    let changed: Vec<&GuestFile> = changes.live.into_iter().chain(changes.restart).collect();
+    for file in &changed {
+        guest.write(file).await?;
+    }
+    let prepares = Work::Prepare.input_path();
+    if changed.iter().any(|file| file.path == prepares) {
+        run_work(guest, Work::Prepare, change.files, progress).await?;
+    }
+    if !restarts || change.mode == ApplyMode::Staged {
+        return Ok(false);
+    }
+    restart(guest, change.role, progress).await?;
+    Ok(true)
 }
 
 /// Restarts the unit and waits until the new process is ready.
@@ -92,9 +102,9 @@ pub struct Upgrade<'a> {
 
 /// Fetches the new release while the old one runs, installs it, restarts the unit, and waits until the new version is ready.
 pub async fn upgrade(guest: &OpenGuest, upgrade: &Upgrade<'_>, progress: &dyn WaitReporter) -> Result<(), Failure> {
-    let (changed, pending) = changes(guest, upgrade.role, upgrade.files).await?;
-    let installed = super::prepare::probe(guest, upgrade.role, &[]).await?.version == Some(upgrade.version);
-    if changed.is_empty() && !pending && installed {
+    let probe = super::prepare::probe(guest, upgrade.role, upgrade.files).await?;
+    let changed = outdated(guest, &probe, upgrade.files)?;
+    if changed.is_empty() && !probe.restart_pending && probe.version == Some(upgrade.version) {
         return Ok(());
     }
     // The fetch reads its input from a file that does not concern the running server. Everything else changes after the download.

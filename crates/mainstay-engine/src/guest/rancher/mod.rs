@@ -26,8 +26,8 @@ mod wait;
 
 pub use access::RancherAccess;
 pub use clients::RancherClients;
-pub use lifecycle::{FounderRecovery, Founding, Join, found, has_founder_failure, join_agent, join_server, recover_founder};
-pub use maintenance::{ServerRemoval, Upgrade, reconfigure, remove_member, snapshot, upgrade};
+pub use lifecycle::{Founding, Join, choose_join, found, has_founder_failure, join_agent, join_server, recover_founder};
+pub use maintenance::{ChangedFiles, ServerRemoval, Upgrade, reconfigure, remove_member, snapshot, upgrade};
 pub use observe::{ObservedMachine, RancherGuest, RancherObservation, RunningFacts, observe};
 pub use prepare::{ExpectedFacts, GuestProblem, Preparation, check_facts, prepare, probe, start_packages};
 pub use push::{ArtifactFile, ArtifactFiles};

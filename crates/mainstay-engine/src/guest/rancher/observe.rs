@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use mainstay_plan::guest::RancherFiles;
 use rancher_config::guest::{GuestFile, Probe, UnitState};
+use rancher_config::manifests::VIP_LABEL;
 use rancher_config::{ReleaseVersion, Role};
 
 use super::access::RancherAccess;
@@ -11,6 +13,7 @@ use super::prepare::{probe, unit_report};
 use super::session::OpenGuest;
 use super::ssh::{MachineAccess, SshState};
 use super::supervisor::{SupervisorError, SupervisorMember};
+use super::vip::vip_holder;
 
 /// A login that waits out a penalty of sshd does not hold up an observation.
 const SSH_LIMIT: Duration = Duration::from_secs(20);
@@ -22,6 +25,8 @@ pub struct ObservedMachine<'a> {
     pub role: Role,
     /// Files whose state is wanted.
     pub files: &'a [GuestFile],
+    /// `server:` of configs that need no change.
+    pub servers: &'a [String],
 }
 
 /// Everything that was seen, and what it means.
@@ -66,8 +71,12 @@ pub struct RunningFacts {
     pub unit: Option<UnitState>,
     /// The founder was killed in its first seconds and can never start.
     pub founder_failed: bool,
-    /// Files that differ from `files`. `None` if that could not be read.
-    pub outdated: Option<Vec<String>>,
+    /// It has the virtual address.
+    pub holds_vip: bool,
+    /// A killed run left the label that keeps the virtual address away.
+    pub vip_off: bool,
+    /// How files differ from `files`. `None` if that could not be read.
+    pub files: Option<RancherFiles>,
 }
 
 /// Looks at one machine. Changes nothing, and sends nothing but questions.
@@ -79,7 +88,13 @@ pub async fn observe(access: &RancherAccess, asked: &ObservedMachine<'_>) -> Ran
     };
     let guest = match (by_supervisor, &opened) {
         (Some(Err(SupervisorError::Foreign(why))), _) => RancherGuest::Foreign { why },
-        (Some(Ok(facts)), opened) => RancherGuest::Running(Box::new(with_probe(facts, asked, opened.as_ref().map(|it| &it.1)))),
+        (Some(Ok(mut facts)), opened) => {
+            // A founder that can never start answers for a moment at each of its starts.
+            if let (false, Some(Err(_)), Some((guest, _))) = (facts.ready, &facts.members, opened) {
+                facts.founder_failed = shows_founder_failure(guest, asked.role).await;
+            }
+            RancherGuest::Running(Box::new(with_probe(facts, asked, opened.as_ref().map(|it| &it.1))))
+        }
         (None | Some(Err(_)), Some((guest, probe))) => by_probe(access, asked, guest, probe).await,
         (None | Some(Err(_)), None) => match ssh {
             SshState::OtherMachine | SshState::HostKeyMismatch => RancherGuest::Foreign {
@@ -114,9 +129,13 @@ async fn ask_supervisor(access: &RancherAccess, asked: &ObservedMachine<'_>) -> 
         Err(error) => return Some(Err(error)),
     }
     let (ready, members) = tokio::join!(supervisor.readyz(), supervisor.members());
-    let version = match access.kubernetes(address) {
-        Ok(cluster) => cluster.version().await.ok(),
-        Err(_) => None,
+    let (version, holder, node) = match access.kubernetes(address) {
+        Ok(cluster) => {
+            let (version, holder, node) =
+                tokio::join!(cluster.version(), vip_holder(&cluster), cluster.node(&asked.machine.name));
+            (version.ok(), holder.ok().flatten(), node.ok().flatten())
+        }
+        Err(_) => (None, None, None),
     };
     let version = version.and_then(|version| ReleaseVersion::parse(access.distro, &format!("v{version}")).ok());
     Some(Ok(RunningFacts {
@@ -124,6 +143,8 @@ async fn ask_supervisor(access: &RancherAccess, asked: &ObservedMachine<'_>) -> 
         ready: ready.is_ok(),
         not_ready_because: ready.err().map(|error| error.to_string()),
         members: Some(members.map_err(|error| error.to_string())),
+        holds_vip: holder.as_deref() == Some(asked.machine.name.as_str()),
+        vip_off: node.is_some_and(|node| node.labels.contains_key(VIP_LABEL)),
         ..RunningFacts::default()
     }))
 }
@@ -145,12 +166,21 @@ async fn ask_ssh(access: &RancherAccess, asked: &ObservedMachine<'_>) -> Result<
     }
 }
 
+async fn shows_founder_failure(guest: &OpenGuest, role: Role) -> bool {
+    let report = unit_report(guest, guest.access.distro.unit(role), None).await;
+    report.is_ok_and(|report| has_founder_failure(&report.log))
+}
+
 fn with_probe(mut facts: RunningFacts, asked: &ObservedMachine<'_>, probe: Option<&Probe>) -> RunningFacts {
     let Some(probe) = probe else { return facts };
     facts.boot_id = Some(probe.boot_id.clone());
-    facts.outdated = probe
-        .outdated(asked.files)
-        .map(|files| files.into_iter().map(|file| file.path.clone()).collect());
+    let paths = |files: Vec<&GuestFile>| files.into_iter().map(|file| file.path.clone()).collect();
+    facts.files = probe.changes(asked.files, asked.servers).map(|changes| RancherFiles {
+        outdated: paths(changes.restart),
+        live: paths(changes.live),
+        restart_pending: probe.restart_pending,
+        vip_off: facts.vip_off,
+    });
     facts
 }
 

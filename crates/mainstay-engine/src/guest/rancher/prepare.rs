@@ -128,7 +128,7 @@ pub async fn probe(guest: &OpenGuest, role: Role, files: &[GuestFile]) -> Result
 }
 
 /// Shows the line that could not be read: a probe's answer holds no secret.
-pub(super) fn unreadable_probe(guest: &OpenGuest, text: &str, error: ProbeError) -> Failure {
+fn unreadable_probe(guest: &OpenGuest, text: &str, error: ProbeError) -> Failure {
     let line = match error {
         ProbeError::Line { line } => text.lines().nth(line - 1).unwrap_or_default(),
         _ => text.lines().last().unwrap_or_default(),
@@ -183,10 +183,12 @@ pub(super) fn check(guest: &OpenGuest, probe: &Probe, expected: &ExpectedFacts) 
 
 /// Files that must be written, or why that cannot be said.
 pub(super) fn outdated<'a>(guest: &OpenGuest, probe: &Probe, files: &'a [GuestFile]) -> Result<Vec<&'a GuestFile>, Failure> {
-    probe.outdated(files).ok_or_else(|| {
-        let what = format!("cannot determine whether a file of {} exists", guest.name());
-        Failure::new(FailureKind::Failed, what).help("check the machine's disk: dmesg on its console")
-    })
+    probe.outdated(files).ok_or_else(|| unknown_files(guest))
+}
+
+pub(super) fn unknown_files(guest: &OpenGuest) -> Failure {
+    let what = format!("a file of {} could not be read", guest.name());
+    Failure::new(FailureKind::Failed, what).help("check the machine's disk: dmesg on its console")
 }
 
 /// Logins work before cloud-init is done. Files that it still writes would overwrite ours.

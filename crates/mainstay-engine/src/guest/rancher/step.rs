@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use mainstay_net::Env;
-use mainstay_plan::guest::{ArtifactText, FileText, RancherConfig, RancherFiles};
+use mainstay_plan::guest::{ArtifactText, FileText, RancherConfig};
 use mainstay_plan::{
-    EtcdState, Guest, GuestConfig, GuestRef, MemberRef, MemberRemoval, PinnedHostKey, QuorumCheck, RunningGuest, Seen, mint_time,
+    ApplyMode, EtcdState, Guest, GuestConfig, GuestRef, MemberRef, MemberRemoval, PinnedHostKey, QuorumCheck, RunningGuest, Seen,
+    mint_time,
 };
 use mainstay_spec::Role;
 use rancher_config::guest::{ArtifactKind, ArtifactOrigin, GuestFile, PinnedArtifact};
@@ -17,8 +18,8 @@ use super::clients::RancherClients;
 use super::session::OpenGuest;
 use super::supervisor::SupervisorMember;
 use super::{
-    ExpectedFacts, Founding, Join, MachineAccess, ObservedMachine, Preparation, RancherAccess, RancherGuest, RunningFacts,
-    ServerRemoval, found, join_agent, join_server, probe,
+    ChangedFiles, ExpectedFacts, Founding, Join, MachineAccess, ObservedMachine, Preparation, RancherAccess, RancherGuest,
+    RunningFacts, ServerRemoval, found, join_agent, join_server, probe, recover_founder,
 };
 use crate::addresses::AddressBook;
 use crate::failure::{Failure, FailureKind};
@@ -176,7 +177,7 @@ pub async fn bootstrap(
     clients: &RancherClients,
     guest: &GuestRef,
     config: &GuestConfig,
-    prove_empty: &[String],
+    (prove_empty, again): (&[String], bool),
 ) -> Result<(), Failure> {
     let config = parse(guest, config)?;
     let opened = open(ctx, clients, &guest.machine).await?;
@@ -191,7 +192,20 @@ pub async fn bootstrap(
         expected: &expected(&config),
         others: &others,
     };
-    found(&opened, &founding, ctx.progress).await
+    if again {
+        recover_founder(&opened, &founding, ctx.progress).await?;
+    }
+    found(&opened, &founding, ctx.progress).await?;
+    begin_packages(&opened, ctx).await;
+    Ok(())
+}
+
+/// Packages are a convenience: that they cannot be installed now is no failure of the step, and is shown by the guest's own unit.
+async fn begin_packages(opened: &OpenGuest, ctx: StepContext<'_>) {
+    if let Err(failure) = super::start_packages(opened, ctx.progress).await {
+        ctx.progress
+            .note(format!("packages of {} are not installed: {failure}", opened.name()));
+    }
 }
 
 /// Starts a server or agent that joins.
@@ -203,20 +217,24 @@ pub async fn configure(
 ) -> Result<(), Failure> {
     let config = parse(guest, config)?;
     let opened = open(ctx, clients, &guest.machine).await?;
-    let through = config
-        .through
-        .ok_or_else(|| Failure::stale_plan(format!("{} has no other server to join", guest.machine)))?;
+    let access = clients.access()?;
+    let join = super::choose_join(access, &guest.machine, &config.joins).await?;
+    let mut files = files(&config.files);
+    files.retain(|file| file.path != join.form.config.path);
+    files.push(join.form.config.guest_file());
     let join = Join {
-        files: &files(&config.files),
+        files: &files,
         expected: &expected(&config),
-        through,
-        servers: &[through],
+        through: join.form.through,
+        servers: &join.servers,
     };
     if config.is_server {
-        join_server(&opened, &join, ctx.progress).await
+        join_server(&opened, &join, ctx.progress).await?;
     } else {
-        join_agent(&opened, &join, ctx.progress).await
+        join_agent(&opened, &join, ctx.progress).await?;
     }
+    begin_packages(&opened, ctx).await;
+    Ok(())
 }
 
 pub async fn reconfigure(
@@ -224,14 +242,48 @@ pub async fn reconfigure(
     clients: &RancherClients,
     guest: &GuestRef,
     config: &GuestConfig,
-    check: Option<&QuorumCheck>,
+    (mode, check): (ApplyMode, Option<&QuorumCheck>),
 ) -> Result<(), Failure> {
     let config = parse(guest, config)?;
     let opened = open(ctx, clients, &guest.machine).await?;
     etcd::check_restart(ctx, guest, check).await?;
-    super::reconfigure(&opened, role(&config), &files(&config.files), ctx.progress)
-        .await
-        .map(drop)
+    let files = files(&config.files);
+    let change = ChangedFiles {
+        role: role(&config),
+        files: &files,
+        servers: &config.servers,
+        mode,
+    };
+    if config.is_server && mode == ApplyMode::Reboot {
+        super::vip::release_vip(&opened, ctx.progress).await?;
+    }
+    super::reconfigure(&opened, &change, ctx.progress).await?;
+    if config.is_server && mode != ApplyMode::Staged {
+        super::vip::return_vip(&opened, ctx.progress).await?;
+    }
+    Ok(())
+}
+
+/// Before PVE restarts the machine. A machine that does not answer holds nothing.
+pub async fn release_endpoint(ctx: StepContext<'_>, clients: &RancherClients, machine: &str) -> Result<(), Failure> {
+    match (is_server(ctx, machine), open(ctx, clients, machine).await) {
+        (true, Ok(opened)) => super::vip::release_vip(&opened, ctx.progress).await,
+        (_, Ok(_) | Err(_)) => Ok(()),
+    }
+}
+
+/// After PVE restarted the machine.
+pub async fn return_endpoint(ctx: StepContext<'_>, clients: &RancherClients, machine: &str) -> Result<(), Failure> {
+    if !is_server(ctx, machine) {
+        return Ok(());
+    }
+    let opened = open(ctx, clients, machine).await?;
+    super::vip::return_vip(&opened, ctx.progress).await
+}
+
+fn is_server(ctx: StepContext<'_>, machine: &str) -> bool {
+    let role = ctx.addresses.identity(machine).map(|identity| identity.role);
+    role == Some(Role::ControlPlane)
 }
 
 pub async fn await_answer(ctx: StepContext<'_>, clients: &RancherClients, guest: &GuestRef) -> Result<(), Failure> {
@@ -309,10 +361,10 @@ pub async fn members(ctx: StepContext<'_>, clients: &RancherClients, machine: &s
 
 /// The supervisor tells no ids. A member's name is new at every join, so a hash of it identifies the member as well.
 fn listed(member: &SupervisorMember, addresses: &AddressBook) -> ListedMember {
-    let address = member.peers.iter().find_map(|peer| {
-        let url: url::Url = peer.parse().ok()?;
-        url.host_str()?.parse::<Ipv4Addr>().ok()
-    });
+    let address = match member.address() {
+        Some(IpAddr::V4(address)) => Some(address),
+        Some(IpAddr::V6(_)) | None => None,
+    };
     let machine = address.and_then(|address| addresses.machine_at(address)).map(str::to_owned);
     ListedMember {
         id: member_id(member),
@@ -364,6 +416,7 @@ pub async fn observe(clients: &RancherClients, addresses: &AddressBook, asked: A
             Role::Worker => rancher_config::Role::Agent,
         },
         files: &files,
+        servers: config.as_ref().map(|config| config.servers.as_slice()).unwrap_or_default(),
     };
     let seen = super::observe(access, &question).await;
     match seen.guest {
@@ -389,17 +442,13 @@ fn report(facts: &RunningFacts, uuid: Uuid, addresses: &AddressBook, is_compared
     };
     let etcd = match (&facts.members, facts.ready) {
         (None, _) => Seen::No,
+        (Some(Err(_)), _) if facts.founder_failed => Seen::Yes(EtcdState::Stillborn),
         (Some(Ok(_)), true) => Seen::Yes(EtcdState::Healthy),
         (Some(_), _) => Seen::Yes(EtcdState::Unhealthy),
     };
-    let config = match (&facts.outdated, is_compared) {
+    let config = match (&facts.files, is_compared) {
         (_, false) => Seen::No,
-        (Some(outdated), true) => Seen::Yes(
-            RancherFiles {
-                outdated: outdated.clone(),
-            }
-            .config(),
-        ),
+        (Some(files), true) => Seen::Yes(files.config()),
         (None, true) => Seen::Unknown("SSH does not answer".into()),
     };
     let release = facts.version.map(|version| version.to_string());
@@ -415,6 +464,7 @@ fn report(facts: &RunningFacts, uuid: Uuid, addresses: &AddressBook, is_compared
         boot_id: None,
         schematic: Seen::No,
         leads_etcd: false,
+        holds_vip: facts.holds_vip,
     };
     GuestReport {
         guest: Guest::Running(Box::new(guest)),

@@ -59,6 +59,14 @@ impl SupervisorMember {
         self.node() == Some(node)
     }
 
+    /// Where its etcd speaks to the others.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.peers.iter().find_map(|peer| {
+            let url: url::Url = peer.parse().ok()?;
+            url.host_str()?.trim_matches(['[', ']']).parse().ok()
+        })
+    }
+
     /// The node that it runs on. `None`: it has not started yet.
     pub fn node(&self) -> Option<&str> {
         let (node, hash) = self.name.rsplit_once('-')?;

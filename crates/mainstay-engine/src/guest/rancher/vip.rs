@@ -6,10 +6,16 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use mainstay_kube::{Cluster, ObjectRef};
 use mainstay_net::{DialFault, Target, dial_within};
+use rancher_config::manifests::{VIP_LABEL, VIP_LEASE, VIP_OFF};
+use serde_json::json;
 
 use super::access::RancherAccess;
+use super::session::OpenGuest;
 use super::supervisor::SupervisorError;
+use super::wait::{Poll, WaitReporter, until};
+use crate::failure::Failure;
 
 /// Ports that most hosts answer on, be it with a refusal. The first one is the API's.
 const PORTS: [u16; 3] = [6443, 22, 443];
@@ -80,6 +86,78 @@ pub async fn ask_vip(access: &RancherAccess, vip: IpAddr) -> Vec<VipAnswer> {
         answers.push(answer);
     }
     answers
+}
+
+/// How long another server may take to hold the virtual address. Its first try comes within two seconds.
+const HANDOVER: Duration = Duration::from_secs(60);
+
+fn lease() -> ObjectRef {
+    ObjectRef::new("coordination.k8s.io/v1", "Lease", Some("kube-system"), VIP_LEASE)
+}
+
+/// The node that holds the virtual address. `None`: there is none, or it is between two holders.
+pub(super) async fn vip_holder(cluster: &Cluster) -> Result<Option<String>, mainstay_kube::Error> {
+    let lease = cluster.get(&lease()).await?;
+    let holder = lease.as_ref().and_then(|lease| lease["spec"]["holderIdentity"].as_str());
+    Ok(holder.filter(|holder| !holder.is_empty()).map(str::to_owned))
+}
+
+/// Before the server of a machine goes down: another one takes the virtual address, so that it is away for seconds and not until a lease
+/// ends. A cluster of one server has no other.
+pub(super) async fn release_vip(guest: &OpenGuest, progress: &dyn WaitReporter) -> Result<(), Failure> {
+    let (access, node) = (&guest.access, guest.name());
+    let cluster = access.kubernetes(guest.machine().address)?;
+    let members = access
+        .supervisor(guest.machine().address)?
+        .members()
+        .await
+        .unwrap_or_default();
+    let others = members.iter().filter(|member| !member.learner && !member.is_of(node)).count();
+    let holds = vip_holder(&cluster).await.is_ok_and(|holder| holder.as_deref() == Some(node));
+    if others == 0 || !holds {
+        return Ok(());
+    }
+    let what = format!("no other server took the virtual address over from {node}");
+    set_label(&cluster, node, Some(VIP_OFF))
+        .await
+        .map_err(|error| Failure::stale_plan(&what).why(error.to_string()))?;
+    until(access, progress, &what, HANDOVER, async || {
+        Ok(match vip_holder(&cluster).await {
+            Ok(Some(holder)) if holder != node => Poll::Done(()),
+            Ok(Some(_)) => Poll::NotYet("it still holds the virtual address".into()),
+            Ok(None) => Poll::NotYet("the virtual address has no holder".into()),
+            Err(error) => Poll::NotYet(error.to_string()),
+        })
+    })
+    .await
+}
+
+/// Afterwards the machine may hold the virtual address again. Also removes the label that a killed run left.
+pub(super) async fn return_vip(guest: &OpenGuest, progress: &dyn WaitReporter) -> Result<(), Failure> {
+    let (access, node) = (&guest.access, guest.name());
+    let cluster = access.kubernetes(guest.machine().address)?;
+    let what = format!("the label {VIP_LABEL} of {node} was not removed");
+    until(access, progress, &what, HANDOVER, async || {
+        let removed = async {
+            match cluster.node(node).await? {
+                Some(seen) if seen.labels.contains_key(VIP_LABEL) => set_label(&cluster, node, None).await,
+                Some(_) | None => Ok(()),
+            }
+        };
+        Ok(match removed.await {
+            Ok(()) => Poll::Done(()),
+            Err(error) => Poll::NotYet(error.to_string()),
+        })
+    })
+    .await
+}
+
+async fn set_label(cluster: &Cluster, node: &str, value: Option<&str>) -> Result<(), mainstay_kube::Error> {
+    let patch = json!({ "metadata": { "labels": { VIP_LABEL: value } } });
+    cluster
+        .merge(&ObjectRef::new("v1", "Node", None, node), &patch)
+        .await
+        .map(drop)
 }
 
 async fn api_answer(access: &RancherAccess, vip: IpAddr) -> VipAnswer {

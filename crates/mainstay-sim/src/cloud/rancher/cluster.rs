@@ -37,6 +37,7 @@ pub(crate) struct State {
     pub is_watched: bool,
     /// The database file of the first server can be opened.
     pub is_readable: bool,
+    pub deployed: super::deploy::Deployed,
     pub vip: super::vip::Election,
     /// Kubelets by Node name.
     pub kubelets: BTreeMap<String, super::node::Kubelet>,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 use super::config::Config;
-use super::{Distro, node, supervisor, vip};
+use super::{Distro, deploy, node, supervisor, vip};
 use crate::cloud::host::Host;
 use crate::kube::control;
 use crate::kube::kinds;
@@ -30,6 +30,7 @@ pub(super) fn watch_over(site: &Arc<Site>, cluster: &Arc<Cluster>) {
         while let (Some(site), Some(cluster)) = (site.upgrade(), cluster.upgrade()) {
             if let Some(by) = active_member(&site, &cluster) {
                 members(&site, &cluster, by);
+                deploy::round(&site, &cluster);
                 daemon_sets(&site, &cluster);
                 if round.is_multiple_of(10) {
                     node::look(&site, &cluster);

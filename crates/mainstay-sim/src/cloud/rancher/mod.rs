@@ -4,6 +4,7 @@ mod agent;
 mod cluster;
 mod config;
 mod controllers;
+mod deploy;
 mod node;
 mod runtime;
 mod server;
