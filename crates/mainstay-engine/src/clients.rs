@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use jiff::Timestamp;
 use mainstay_net::Env;
 use mainstay_plan::{ClusterSecrets, Lease};
 use mainstay_spec::Spec;
@@ -18,6 +19,7 @@ use crate::event::StepProgress;
 use crate::failure::Failure;
 use crate::files::FileStore;
 use crate::guest::{self, GuestClients, StepContext};
+use crate::in_flight;
 use crate::jitter::Jitter;
 use crate::journal::Journal;
 use crate::known::{FactCache, FirstLease, ReadyBefore, VmProof};
@@ -55,6 +57,8 @@ pub struct Clients {
     pub run_name: String,
     /// What the next observation need not read again.
     pub facts: FactCache,
+    /// A lease of another run that had ended when it was read, and since when it was seen unchanged.
+    pub ended_lease: Mutex<Option<(Lease, Instant)>>,
     pub jitter: Jitter,
     pub charts: ChartStore,
     /// Person and machine, as other operators see them.
@@ -97,6 +101,7 @@ impl Clients {
             evicted: Mutex::default(),
             run_name,
             facts: FactCache::default(),
+            ended_lease: Mutex::default(),
             jitter,
             lock: None,
         })
@@ -105,7 +110,22 @@ impl Clients {
     /// The lease that the claim of a VM takes with it.
     pub fn lease_of_claim(&self, vmid: u32) -> Option<Lease> {
         let first = self.first_lease.lock().expect("plain data");
-        first.as_ref()?.of_claim(vmid, self.env.wall.now())
+        first.as_ref()?.of_claim(vmid, self.now())
+    }
+
+    /// The time by the clock of Proxmox VE, which all who work on the cluster share. Before its first answer, by our own.
+    pub fn now(&self) -> Timestamp {
+        let parser = jiff::fmt::rfc2822::DateTimeParser::new();
+        let told = self.pve.date().and_then(|(date, at)| {
+            let then = parser.parse_timestamp(&date).ok()?;
+            then.checked_add(at.elapsed()).ok()
+        });
+        told.unwrap_or_else(|| self.env.wall.now())
+    }
+
+    /// Sends a call that changes something. A step that is to be left waits for its answer.
+    pub async fn send<T>(&self, call: pve_api::Call<T>) -> Result<T, pve_api::Error> {
+        in_flight::send(self.pve.call(call)).await
     }
 
     /// Keeps charts in a folder and their pins in a lock file, and names the person at work to other operators.

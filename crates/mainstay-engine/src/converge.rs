@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use mainstay_plan::addon::wanted::AddonRequests;
 use mainstay_plan::{
-    ClusterSecrets, Desired, Goal, Held, Kubernetes, Lease, Observed, Plan, Step, StepId, TurnPolicy, derive, lint, plan,
+    ClusterSecrets, Desired, Goal, Held, HoldKind, Kubernetes, Lease, Observed, Plan, Step, StepId, TurnPolicy, derive, lint,
+    plan,
 };
 use mainstay_spec::Spec;
 use tokio::time::Instant;
@@ -16,9 +17,11 @@ use crate::addresses::AddressBook;
 use crate::approval::{Approval, ApprovalHandler, Approvals, step_name};
 use crate::clients::Clients;
 use crate::event::{Event, EventSink, StepEvent};
-use crate::execute::{Execution, ExecutionResult, execute};
+use crate::execute::{Execution, ExecutionResult, LeftTask, execute};
 use crate::failure::{Failure, FailureKind};
 use crate::guest;
+use crate::hold_watch::{self, until_a_hold_ends};
+use crate::in_flight::RoundEnd;
 use crate::lease::{self, LeaseHolder, LeaseRequest, LeaseVm};
 use crate::limits::Limits;
 use crate::observe::{Observation, ObserveScope, observe};
@@ -35,6 +38,10 @@ const HELD_PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE_WHILE_HELD: Duration = Duration::from_secs(4);
 /// How long the end of a run tries to release what it cordoned.
 const RELEASE: Duration = Duration::from_secs(60);
+/// How long a new plan waits for steps that follow a task. Most tasks of Proxmox VE end within seconds; what follows a copy is left.
+const TASKS_END: Duration = Duration::from_secs(10);
+/// How long a run that was told to stop may take to give its lease back. It ends by itself, too.
+const LEASE_GIVEN_BACK: Duration = Duration::from_millis(1500);
 
 /// What is wanted of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +99,7 @@ pub enum RunError {
     /// The API token lacks privileges that the file needs. Nothing was done.
     MissingPrivileges(Vec<pve_api::privileges::Grant>),
     /// Another run holds the lease.
-    LeaseHeld(Lease),
+    LeaseHeld(Box<Lease>),
     /// The plan was not approved.
     NotApproved(Arc<Plan>),
     /// Steps failed, and another round would not help.
@@ -101,10 +108,11 @@ pub enum RunError {
         failed: Vec<(StepId, Arc<Failure>)>,
         done: usize,
     },
-    /// Stopped by the user. No step is running any more.
+    /// Stopped by the user. No request is in flight any more, but these tasks of Proxmox VE go on.
     Stopped {
         done: usize,
         left: usize,
+        tasks: Vec<LeftTask>,
     },
     /// Aborted by the user. Tasks that Proxmox VE has continue.
     Aborted,
@@ -212,7 +220,7 @@ async fn release_cordons(run: &Run<'_>) {
     };
     let plan = Arc::new(round.plan);
     run.events.emit(Event::Planned(plan.clone()));
-    let outcome = execute(&plan, with, &CancellationToken::new()).await;
+    let outcome = execute(&plan, with, &RoundEnd::of(&CancellationToken::new())).await;
     if outcome.failed.is_empty() && outcome.left == 0 {
         run.clients.cordoned.lock().expect("plain data").clear();
     }
@@ -224,11 +232,15 @@ async fn run_rounds(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Result<
     let mut progress = StallDetector::default();
     let mut approvals = Approvals::default();
     let mut patience = HoldTimer::default();
-    for round in 1..=ROUNDS_MAX {
+    // Rounds that end early or only wait for Proxmox VE do not count.
+    let mut uncounted = 0;
+    let mut round = 0;
+    while round < ROUNDS_MAX + uncounted {
+        round += 1;
         run.events.emit(Event::Observing { round });
         // An observation changes nothing, so a stop request ends it at once.
         let Some(looked) = run.stop.run_until_cancelled(plan_under(run, &policy)).await else {
-            return Err(RunError::Stopped { done, left: 0 });
+            return Err(stopped(done, 0));
         };
         let PlannedRound {
             plan,
@@ -241,53 +253,45 @@ async fn run_rounds(run: &Run<'_>, approve: &mut ApprovalHandler<'_>) -> Result<
             return Err(RunError::Refused(plan));
         }
         if plan.is_settled() && patience.is_left(&plan, &run.events) {
+            uncounted += u32::from(is_for_a_task(&plan));
             let pause = tokio::time::sleep(run.clients.jitter.pause(PAUSE_WHILE_HELD));
             if run.stop.run_until_cancelled(pause).await.is_none() {
-                let left = plan.held.len();
-                return Err(RunError::Stopped { done, left });
+                return Err(stopped(done, plan.held.len()));
             }
             continue;
         }
         if plan.is_settled() {
-            // Keep the journal while something is held: it may record a request whose outcome was never seen.
-            if !plan.is_blocked() {
-                run.clients.journal.clear();
-            }
-            return Ok(RunReport {
-                rounds: round,
-                done,
-                held: plan.held.clone(),
-                nodes: observed.kubernetes.yes().cloned(),
-                plan,
-            });
+            return Ok(settled(run, plan, &observed, round, done));
         }
         check_lease(run, &observed)?;
         run.events.emit(Event::Planned(plan.clone()));
         match approvals.require(&run.events, &run.stop, approve, &plan, &observed).await {
             Approval::Approved => {}
             Approval::Declined => return Err(RunError::NotApproved(plan)),
-            Approval::Interrupted => {
-                let left = plan.steps.len();
-                return Err(RunError::Stopped { done, left });
-            }
+            Approval::Interrupted => return Err(stopped(done, plan.steps.len())),
         }
         if let Some(added) = guest::keep_pins(&run.clients.guests, run.clients.lock.as_ref()).map_err(RunError::ObserveFailed)? {
             run.events.emit(Event::Note(added));
         }
-        let outcome = execute_with_lease(run, &plan, &observed, &addresses).await?;
+        let (outcome, is_replanned) = execute_with_lease(run, &policy, &plan, &observed, &addresses).await?;
         done += outcome.done.len();
         patience = HoldTimer::default();
         if outcome.stopped {
             return Err(RunError::Stopped {
                 done,
                 left: outcome.left,
+                tasks: outcome.tasks,
             });
         }
-        progress.note(&plan, &outcome);
+        if is_replanned {
+            uncounted += 1;
+        } else {
+            progress.note(&plan, &outcome);
+        }
         // What is held is left alone in this run; everything else goes on.
         policy.held.extend(held_machines(&plan, &outcome));
         let failed = !outcome.failed.is_empty();
-        let is_clean = !failed && plan.held.is_empty();
+        let is_clean = !failed && plan.held.is_empty() && !is_replanned;
         give_up(&progress, plan, outcome, round, done)?;
         if is_clean {
             run.clients.facts.reuse_once();
@@ -321,6 +325,31 @@ fn give_up(
         });
     }
     Ok(())
+}
+
+/// Something waits for a task of ours in Proxmox VE.
+fn is_for_a_task(plan: &Plan) -> bool {
+    plan.held.iter().any(|held| held.lasts == HoldKind::Task)
+}
+
+fn settled(run: &Run<'_>, plan: Arc<Plan>, observed: &Observed, rounds: u32, done: usize) -> RunReport {
+    // Keep the journal while something is held: it may record a request whose outcome was never seen.
+    if !plan.is_blocked() {
+        run.clients.journal.clear();
+    }
+    RunReport {
+        rounds,
+        done,
+        held: plan.held.clone(),
+        nodes: observed.kubernetes.yes().cloned(),
+        plan,
+    }
+}
+
+/// Nothing was under way.
+fn stopped(done: usize, left: usize) -> RunError {
+    let tasks = Vec::new();
+    RunError::Stopped { done, left, tasks }
 }
 
 /// Detects rounds without progress. A step that was done before does not count: a failure may undo it in every round.
@@ -360,16 +389,16 @@ impl HoldTimer {
         if passing.peek().is_none() {
             return false;
         }
-        let held: BTreeSet<String> = plan
-            .held
-            .iter()
-            .map(|held| format!("{} of {}", held.what, held.subject))
-            .collect();
+        let held: BTreeSet<String> = plan.held.iter().map(hold_watch::name).collect();
         if self.held != held {
             for held in passing {
                 events.note(format!("waiting: {} of {}: {}", held.what, held.subject, held.reason));
             }
             (self.held, self.since) = (held, None);
+        }
+        // What Proxmox VE does for us is waited for as long as it takes.
+        if is_for_a_task(plan) {
+            self.since = None;
         }
         self.since.get_or_insert_with(Instant::now).elapsed() < HELD_PATIENCE
     }
@@ -390,11 +419,10 @@ fn held_machines(plan: &Plan, outcome: &ExecutionResult) -> BTreeMap<String, Str
 }
 
 fn check_lease(run: &Run<'_>, observed: &Observed) -> Result<(), RunError> {
-    let held = run
-        .secrets
-        .and_then(|secrets| lease::held_by_another(observed, secrets.id(), &run.holder, run.clients.env.wall.now()));
+    let Some(secrets) = run.secrets else { return Ok(()) };
+    let held = lease::held_by_another(run.clients, observed, secrets.id(), &run.holder);
     match held {
-        Some(lease) if !run.despite_lease => Err(RunError::LeaseHeld(lease)),
+        Some(lease) if !run.despite_lease => Err(RunError::LeaseHeld(Box::new(lease))),
         _ => Ok(()),
     }
 }
@@ -405,52 +433,85 @@ fn lease_request(run: &Run<'_>) -> Option<LeaseRequest> {
         cluster_id: run.secrets?.id(),
         holder: run.holder.clone(),
         takes_over: run.despite_lease,
-        since: run.clients.env.wall.now(),
+        since: run.clients.now(),
     })
 }
 
 /// Executes the plan. The lease is taken before and renewed meanwhile; no new step begins once another run has taken it.
+///
+/// Whether the plan is to be made anew before all of it was done: what held a machine has passed.
 async fn execute_with_lease(
     run: &Run<'_>,
+    policy: &TurnPolicy,
     plan: &Plan,
     observed: &Observed,
     addresses: &AddressBook,
-) -> Result<ExecutionResult, RunError> {
+) -> Result<(ExecutionResult, bool), RunError> {
     let limits = Limits::of(observed, plan);
-    let stop = run.stop.child_token();
+    let end = RoundEnd::of(&run.stop);
     let with = Execution {
         clients: run.clients,
         addresses,
         limits: &limits,
         events: &run.events,
     };
-    let work = execute(plan, with, &stop);
+    let work = execute_until_a_hold_ends(run, policy, plan, with, &end);
     let Some(carrier) = lease_request(run).and_then(|request| LeaseVm::of(plan, request, observed)) else {
-        return Ok(work.await);
+        return Ok((work.await, end.replan.is_cancelled()));
     };
     let taken = run
         .stop
-        .run_until_cancelled(lease::take(run.clients, &limits, &carrier))
+        .run_until_cancelled(lease::take(run.clients, &limits, &carrier, &run.events))
         .await;
     match taken.unwrap_or(Ok(None)) {
         // A run that was stopped meanwhile begins no step and releases the lease.
         Ok(None) => {}
-        Ok(Some(taken)) => return Err(RunError::LeaseHeld(taken)),
-        Err(failure) if plan.is_disruptive() => return Ok(without_lease(run, plan, failure)),
+        Ok(Some(taken)) => return Err(RunError::LeaseHeld(Box::new(taken))),
+        Err(failure) if plan.is_disruptive() => return Ok((without_lease(run, plan, failure), false)),
         Err(failure) => run.events.note(format!("the lease could not be written: {failure}")),
     }
-    tokio::pin!(work);
+    let mut work = std::pin::pin!(work);
     let outcome = tokio::select! {
         biased;
         outcome = &mut work => outcome,
         taken = lease::keep(run.clients, &limits, &carrier) => {
-            stop.cancel();
+            end.stop.cancel();
             work.await;
-            return Err(RunError::LeaseHeld(taken));
+            return Err(RunError::LeaseHeld(Box::new(taken)));
         }
     };
-    lease::release(run.clients, &limits, &carrier).await;
-    Ok(outcome)
+    let released = lease::release(run.clients, &limits, &carrier);
+    if run.stop.is_cancelled() {
+        let _ = tokio::time::timeout(LEASE_GIVEN_BACK, released).await;
+    } else {
+        released.await;
+    }
+    Ok((outcome, end.replan.is_cancelled()))
+}
+
+/// Executes the plan, and leaves what is left of it when a machine that is held could be planned: the waits of the others would go on for
+/// minutes. What was left is in the next plan.
+async fn execute_until_a_hold_ends(
+    run: &Run<'_>,
+    policy: &TurnPolicy,
+    plan: &Plan,
+    with: Execution<'_>,
+    end: &RoundEnd,
+) -> ExecutionResult {
+    let mut work = std::pin::pin!(execute(plan, with, end));
+    let plan_now = async || plan_under(run, policy).await.ok().map(|round| round.plan);
+    let passed = tokio::select! {
+        biased;
+        outcome = &mut work => return outcome,
+        passed = until_a_hold_ends(&run.clients.jitter, plan, plan_now) => passed,
+    };
+    run.events.note(format!("planning again: the {passed} is not held any more"));
+    end.replan.cancel();
+    if let Ok(outcome) = tokio::time::timeout(TASKS_END, &mut work).await {
+        return outcome;
+    }
+    end.stop.cancel();
+    work.await
 }
 
 /// No step was done: the plan stops or removes machines, and the lease could not be taken.

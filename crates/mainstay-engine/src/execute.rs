@@ -9,13 +9,14 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use mainstay_plan::{Plan, Step, StepId};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::act;
 use crate::addresses::AddressBook;
+use crate::approval::step_name;
 use crate::clients::Clients;
 use crate::event::{Event, EventSink, StepEvent, StepProgress};
 use crate::failure::Failure;
+use crate::in_flight::{InFlight, RoundEnd};
 use crate::limits::{Limits, Ticket};
 
 /// How often one step is begun anew after something that may pass, before the round gives it up.
@@ -37,16 +38,35 @@ pub struct Execution<'a> {
 pub struct ExecutionResult {
     pub done: BTreeSet<StepId>,
     pub failed: BTreeMap<StepId, Arc<Failure>>,
-    /// Not begun: something that they need failed, or the run was stopped.
+    /// Not begun, because something that they need failed, or not ended, because the round was.
     pub left: usize,
+    /// The user wanted the run to end.
     pub stopped: bool,
+    /// Tasks of Proxmox VE whose end was not waited for.
+    pub tasks: Vec<LeftTask>,
 }
 
-/// Ends when every step has ended, failed or lost what it needs. `stop` begins nothing new and lets the running steps end.
-pub async fn execute(plan: &Plan, with: Execution<'_>, stop: &CancellationToken) -> ExecutionResult {
+/// A task of Proxmox VE that goes on although its step was left. The next observation finds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftTask {
+    /// `machine.fill prod-w-1`.
+    pub step: String,
+    pub upid: String,
+}
+
+/// What became of one step.
+enum StepEnd {
+    Done,
+    Failed(Arc<Failure>),
+    /// It was left, and these tasks go on.
+    Left(Vec<String>),
+}
+
+/// Ends when every step has ended, failed, was left or lost what it needs.
+pub async fn execute(plan: &Plan, with: Execution<'_>, end: &RoundEnd) -> ExecutionResult {
     // The place in the queue is taken here, in the order of importance, not when the step is first polled.
-    drive(plan, with.events, stop, |step, rank| {
-        run(step, rank, with.limits.ask(&step.action, rank), with)
+    drive(plan, with.events, end, |step, rank| {
+        run(step, rank, with.limits.ask(&step.action, rank), with, end)
     })
     .await
 }
@@ -55,18 +75,18 @@ pub async fn execute(plan: &Plan, with: Execution<'_>, stop: &CancellationToken)
 async fn drive<'p, R>(
     plan: &'p Plan,
     events: &EventSink,
-    stop: &CancellationToken,
+    end: &RoundEnd,
     begin: impl Fn(&'p Step, Duration) -> R,
 ) -> ExecutionResult
 where
-    R: Future<Output = (StepId, Result<(), Arc<Failure>>)>,
+    R: Future<Output = (StepId, StepEnd)>,
 {
     let mut outcome = ExecutionResult::default();
     let mut schedule = Schedule::of(plan);
     let mut running = FuturesUnordered::new();
     let mut in_flight: BTreeSet<StepId> = BTreeSet::new();
     loop {
-        while !stop.is_cancelled()
+        while !end.is_over()
             && let Some((step, rank)) = schedule.next()
         {
             in_flight.insert(step.id);
@@ -74,20 +94,25 @@ where
         }
         tokio::select! {
             biased;
-            () = stop.cancelled(), if !outcome.stopped => {
+            () = end.asked.cancelled(), if !outcome.stopped => {
                 outcome.stopped = true;
                 events.emit(Event::Stopping { running: in_flight.iter().copied().collect() });
             }
             next = running.next() => {
-                let Some((id, result)) = next else { break };
+                let Some((id, ended)) = next else { break };
                 in_flight.remove(&id);
-                match result {
-                    Ok(()) => {
+                match ended {
+                    StepEnd::Done => {
                         schedule.done(id);
                         outcome.done.insert(id);
                     }
-                    Err(failure) => {
+                    StepEnd::Failed(failure) => {
                         outcome.failed.insert(id, failure);
+                    }
+                    StepEnd::Left(tasks) => {
+                        let step = plan.step(id).map(step_name).unwrap_or_default();
+                        let left = |upid| LeftTask { step: step.clone(), upid };
+                        outcome.tasks.extend(tasks.into_iter().map(left));
                     }
                 }
             }
@@ -155,18 +180,24 @@ impl<'p> Schedule<'p> {
     }
 }
 
-async fn run(step: &Step, rank: Duration, ticket: Ticket, with: Execution<'_>) -> (StepId, Result<(), Arc<Failure>>) {
+async fn run(step: &Step, rank: Duration, ticket: Ticket, with: Execution<'_>, end: &RoundEnd) -> (StepId, StepEnd) {
     let voice = StepProgress::new(with.events.clone(), step.id);
     voice.emit(StepEvent::Begin);
     let began = Instant::now();
-    let result = attempts(step, rank, ticket, with, &voice).await;
+    let in_flight = Arc::new(InFlight::default());
+    let result = in_flight.run(end, attempts(step, rank, ticket, with, &voice)).await;
     let took = began.elapsed();
-    let result = result.map_err(Arc::new);
-    voice.emit(match &result {
-        Ok(()) => StepEvent::Done { took },
-        Err(why) => StepEvent::Failed { took, why: why.clone() },
-    });
-    (step.id, result)
+    let ended = match result {
+        Some(Ok(())) => StepEnd::Done,
+        Some(Err(failure)) => StepEnd::Failed(Arc::new(failure)),
+        None => StepEnd::Left(in_flight.tasks()),
+    };
+    match &ended {
+        StepEnd::Done => voice.emit(StepEvent::Done { took }),
+        StepEnd::Failed(why) => voice.emit(StepEvent::Failed { took, why: why.clone() }),
+        StepEnd::Left(_) => {}
+    }
+    (step.id, ended)
 }
 
 /// An action looks before it acts, so beginning it anew is safe whatever became of the last request.
@@ -200,6 +231,7 @@ mod tests {
     use std::sync::Mutex;
 
     use mainstay_plan::{Action, Impact, Subject, VmRef};
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
@@ -258,10 +290,10 @@ mod tests {
                 began.lock().unwrap().push((id, rank));
                 tokio::time::sleep(took).await;
                 drop(held);
-                (id, Ok(()))
+                (id, StepEnd::Done)
             }
         };
-        let outcome = drive(&plan, &EventSink::discard(), &CancellationToken::new(), begin).await;
+        let outcome = drive(&plan, &EventSink::discard(), &RoundEnd::of(&CancellationToken::new()), begin).await;
         assert_eq!((outcome.done.len(), outcome.left), (plan.steps.len(), 0));
         let began = began.into_inner().unwrap();
         let starts: Vec<_> = began.iter().filter(|(id, _)| (2..2 + MACHINES).contains(&id.0)).collect();
@@ -276,17 +308,15 @@ mod tests {
             let id = step.id;
             let failed = id == StepId(2);
             async move {
-                (
-                    id,
-                    if failed {
-                        Err(Arc::new(Failure::stale_plan("changed")))
-                    } else {
-                        Ok(())
-                    },
-                )
+                let ended = if failed {
+                    StepEnd::Failed(Arc::new(Failure::stale_plan("changed")))
+                } else {
+                    StepEnd::Done
+                };
+                (id, ended)
             }
         };
-        let outcome = drive(&plan, &EventSink::discard(), &CancellationToken::new(), begin).await;
+        let outcome = drive(&plan, &EventSink::discard(), &RoundEnd::of(&CancellationToken::new()), begin).await;
         assert_eq!((outcome.failed.len(), outcome.left), (1, 1));
     }
 }

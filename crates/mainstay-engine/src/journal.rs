@@ -124,10 +124,13 @@ impl Journal {
                     let own = volumes
                         .into_iter()
                         .filter(|volume| mainstay_plan::volume_owner(volume) == Some(vmid));
-                    made.extend(own.map(|volume| {
-                        let (host, since) = (host.clone(), since);
-                        (volume, MadeVolume { vmid, host, since })
-                    }));
+                    for volume in own {
+                        // A later entry for the same volume may not know when it was made.
+                        let known = made.get(&volume).filter(|known: &&MadeVolume| known.host == host);
+                        let since = since.or(known.and_then(|known| known.since));
+                        let host = host.clone();
+                        made.insert(volume, MadeVolume { vmid, host, since });
+                    }
                 }
                 JournalEntry::Ended { volumes } => made.retain(|volume, _| !volumes.contains(volume)),
                 JournalEntry::Begin { .. } | JournalEntry::Task { .. } | JournalEntry::Delete { .. } => {}
@@ -188,6 +191,24 @@ mod tests {
         assert!(journal(&disk).made_volumes().is_empty());
         journal(&disk).clear();
         assert!(journal(&disk).entries().is_empty());
+    }
+
+    #[test]
+    fn a_later_entry_keeps_the_time_at_which_a_volume_was_made() {
+        let disk = Arc::new(MemoryFiles::default());
+        let since_of = |host: &str, since| {
+            journal(&disk).write(&JournalEntry::Made {
+                vmid: 3001,
+                volumes: vec!["local-lvm:vm-3001-disk-0".into()],
+                host: Some(host.into()),
+                since,
+            });
+            let made = journal(&disk).made_volumes();
+            made["local-lvm:vm-3001-disk-0"].since
+        };
+        assert_eq!(since_of("pve1", Some(1_790_000_000)), Some(1_790_000_000));
+        assert_eq!(since_of("pve1", None), Some(1_790_000_000));
+        assert_eq!(since_of("pve2", None), None);
     }
 
     #[test]

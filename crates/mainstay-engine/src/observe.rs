@@ -2,6 +2,7 @@
 
 pub(crate) mod addons;
 mod cluster;
+mod jobs;
 mod leftovers;
 mod pve;
 mod volumes;

@@ -196,6 +196,16 @@ fn the_watch_tells_of_everything_that_must_not_happen() {
         tells("two VMs with one MAC");
         watch.nothing_of_ours(stage, &[]);
         tells("a machine that is left after down");
+        lab.add_volume("pve1", "local-lvm:vm-2000-disk-9", 1 << 30);
+        watch.turns_up("local-lvm:vm-2000-disk-9", "pve1", Some(2000));
+        let (volid, host) = ("local-lvm:vm-2000-disk-9".into(), "pve1".into());
+        watch.effect("root@pam!mainstay", &Effect::VolumeRemoved { volid, host });
+        tells("the removal of a disk that a person put on our machine");
+        watch.holding_stays(stage, &[]);
+        tells("a disk that holds a machine and is not named");
+        lab.remove_volume("pve1", "local-lvm:vm-2000-disk-9");
+        watch.look(stage);
+        tells("a disk of others that is gone");
         lab.destroy_vm(2000);
         stage.disk.write("state/journal".as_ref(), b"x").expect("writes");
         watch.nothing_of_ours(stage, &[]);

@@ -6,9 +6,11 @@ use crate::action::Action;
 use crate::builder::PlanBuilder;
 use crate::context::{Context, Inputs};
 use crate::desired::{Image, SchematicRef};
-use crate::observed::{ImageFile, Observed, Seen, StorageAt};
+use crate::mark::{Mark, TAG};
+use crate::observed::{ImageFile, Observed, Seen, StorageAt, Vm};
 use crate::plan::HoldReason;
 use crate::step::{StepId, Subject};
+use crate::versions::Versions;
 
 /// The image storages that this plan uses. What to do about one is decided when a machine first needs it, so that a storage from which
 /// no machine is filled gets no image.
@@ -101,8 +103,11 @@ pub(crate) fn count(ctx: Context<'_>) -> usize {
     listed.filter(|found| wanted.contains(found.file.as_str())).count()
 }
 
+/// Whether a machine of these versions may have been made of this file.
+pub(crate) type MayBeMadeOf = fn(&Versions, &str) -> bool;
+
 /// Deletes image files, once per storage.
-pub(crate) fn delete(inputs: Inputs<'_>, files: &[String], plan: &mut PlanBuilder) {
+pub(crate) fn delete(inputs: Inputs<'_>, files: &[String], may_be_made_of: MayBeMadeOf, plan: &mut PlanBuilder) {
     let mut done: Vec<(StorageAt, &String)> = Vec::new();
     for (at, found) in &inputs.observed.images {
         let subject = Subject::Image(at.clone());
@@ -121,6 +126,11 @@ pub(crate) fn delete(inputs: Inputs<'_>, files: &[String], plan: &mut PlanBuilde
                 continue;
             }
             done.push(key);
+            if let Some(user) = other_user(inputs, file, may_be_made_of) {
+                let reason = HoldReason::accepted(format!("{file} is kept: {user}"));
+                plan.hold(subject.clone(), "remove", reason);
+                continue;
+            }
             let action = Action::ImageDelete {
                 at: at.clone(),
                 file: file.clone(),
@@ -128,6 +138,21 @@ pub(crate) fn delete(inputs: Inputs<'_>, files: &[String], plan: &mut PlanBuilde
             plan.step(subject.clone(), action).because("not kept").add();
         }
     }
+}
+
+/// A machine of another cluster that was made of this image, or may have been: its next machine is made of it, too.
+fn other_user(inputs: Inputs<'_>, file: &str, may_be_made_of: MayBeMadeOf) -> Option<String> {
+    let marked = inputs.owned.all.values().filter(|vm| vm.tags.contains(TAG));
+    let user = |vm: &Vm| match &vm.config {
+        Seen::Unknown(why) => Some(format!("whether VM {} was made of it is unknown: {why}", vm.vmid)),
+        Seen::No => None,
+        Seen::Yes(config) => {
+            let mark = Mark::parse(&config.description).filter(|mark| mark.cluster_id != inputs.desired.id())?;
+            let uses = mark.versions.as_ref().is_none_or(|versions| may_be_made_of(versions, file));
+            uses.then(|| format!("VM {} of cluster {} may be made of it", vm.vmid, mark.cluster))
+        }
+    };
+    marked.filter_map(user).next()
 }
 
 /// A shared storage is the same one from every host.

@@ -52,11 +52,13 @@ pub use desired::{
 pub use digest::{digest as shape_digest, matches as matches_shape};
 pub use guest::{PinnedImage, Pins};
 pub use lint::{Violation, lint};
-pub use mark::{BegunUpgrade, Lease, MadeDisk, Mark, PinnedHostKey, ShapeDigest, TAG, UpgradeRecord, with_lease};
+pub use mark::{
+    BegunUpgrade, Lease, LeaseProcess, LeaseRun, MadeDisk, Mark, PinnedHostKey, ShapeDigest, TAG, UpgradeRecord, with_lease,
+};
 pub use observed::{
     EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, ImageFile, Kubernetes, LeftoverVolume, Memory, NodeCordon,
     NodeStatus, Observed, OpenPorts, PowerState, PveTask, RunningGuest, Seen, StorageAt, StorageKind, TokenScope, Vm, VmDisk,
-    VmNic, VmSettings, VolumeIdentity, VolumeUse,
+    VmJobs, VmNic, VmSettings, VolumeIdentity, VolumeUse,
 };
 pub use ownership::{MarkPart, Ownership, ownership};
 pub use placement::largest_storage;

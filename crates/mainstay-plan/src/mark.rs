@@ -20,7 +20,7 @@ const FENCE_BEGIN: &str = "```mainstay";
 const FENCE_END: &str = "```";
 const FORMAT: &str = "1";
 /// The first words of the lines that this version writes.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "format",
     "cluster",
     "machine",
@@ -33,6 +33,7 @@ const KEYS: [&str; 14] = [
     "disk",
     "host-key",
     "lease",
+    "lease-run",
     "upgrade",
     "rolled-back",
 ];
@@ -139,17 +140,77 @@ pub struct Lease {
     pub who: String,
     pub since: Timestamp,
     pub until: Timestamp,
+    /// `None`: written by a version that knew runs by `who` alone.
+    pub run: Option<LeaseRun>,
+}
+
+/// Which run of that user it is. It has a line of its own: earlier versions pass over it and read the lease all the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseRun {
+    /// Random, without blanks.
+    pub id: String,
+    /// `None` where the system does not tell.
+    pub process: Option<LeaseProcess>,
+}
+
+/// A process, told apart from every other one that a machine has or had. Containers of one machine share its boot, not the namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseProcess {
+    /// The kernel's id of this boot.
+    pub boot: String,
+    /// The inode of the PID namespace.
+    pub namespace: u64,
+    pub pid: u32,
+    /// When the process began, in ticks since the boot. A PID is given again.
+    pub began: u64,
 }
 
 impl Lease {
     pub fn holds(&self, now: Timestamp) -> bool {
         now < self.until
     }
+
+    /// The user, without the machine.
+    pub fn user(&self) -> &str {
+        self.who.split('@').next().unwrap_or_default()
+    }
 }
 
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.who, self.since, self.until)
+    }
+}
+
+impl fmt::Display for LeaseRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id)?;
+        match &self.process {
+            Some(process) => write!(f, " {} {} {} {}", process.boot, process.namespace, process.pid, process.began),
+            None => Ok(()),
+        }
+    }
+}
+
+impl LeaseRun {
+    fn parse(words: &[&str]) -> Option<Self> {
+        let (id, process) = match words {
+            [id] => (id, None),
+            [id, boot, namespace, pid, began] => {
+                let process = LeaseProcess {
+                    boot: (*boot).to_owned(),
+                    namespace: namespace.parse().ok()?,
+                    pid: pid.parse().ok()?,
+                    began: began.parse().ok()?,
+                };
+                (id, Some(process))
+            }
+            _ => return None,
+        };
+        Some(Self {
+            id: (*id).to_owned(),
+            process,
+        })
     }
 }
 
@@ -271,6 +332,9 @@ impl fmt::Display for Mark {
         }
         if let Some(lease) = &self.lease {
             writeln!(f, "lease {lease}")?;
+            if let Some(run) = &lease.run {
+                writeln!(f, "lease-run {run}")?;
+            }
         }
         f.write_str(FENCE_END)
     }
@@ -373,6 +437,7 @@ struct MarkFields {
     disks: Option<BTreeMap<String, MadeDisk>>,
     lease: Option<Lease>,
     upgrade: Option<UpgradeRecord>,
+    lease_run: Option<LeaseRun>,
     host_key: Option<PinnedHostKey>,
 }
 
@@ -418,8 +483,10 @@ impl MarkFields {
                     who: (*who).to_owned(),
                     since,
                     until,
+                    run: None,
                 });
             }
+            ("lease-run", words) => self.lease_run = LeaseRun::parse(words),
             _ => {}
         }
     }
@@ -440,7 +507,10 @@ impl MarkFields {
             founded: self.founded,
             going: self.going,
             disks: self.disks,
-            lease: self.lease,
+            lease: self.lease.map(|lease| Lease {
+                run: self.lease_run,
+                ..lease
+            }),
             upgrade: self.upgrade,
             host_key: self.host_key,
         })
@@ -503,6 +573,15 @@ mod tests {
             who: who.to_owned(),
             since,
             until: "2026-03-01T10:05:00Z".parse().unwrap(),
+            run: Some(LeaseRun {
+                id: "5eed".into(),
+                process: Some(LeaseProcess {
+                    boot: "b007".into(),
+                    namespace: 4_026_531_836,
+                    pid: 4711,
+                    began: 8_000,
+                }),
+            }),
         }
     }
 
@@ -525,6 +604,7 @@ mod tests {
             disk scsi0 local-lvm:vm-2001-disk-0 system
             disk scsi1 - longhorn
             lease ada@laptop 2026-03-01T10:00:00Z 2026-03-01T10:05:00Z
+            lease-run 5eed b007 4026531836 4711 8000
             ```"#]]
         .assert_eq(&mark().to_string());
         assert_eq!(Mark::parse(&mark().to_string()), Some(mark()));
@@ -673,6 +753,21 @@ mod tests {
                 .unwrap()
                 .upgrade,
             None
+        );
+    }
+
+    #[test]
+    fn a_lease_without_its_run_is_read_as_earlier_versions_wrote_it() {
+        let old = mark().to_string();
+        let old: Vec<&str> = old.lines().filter(|line| !line.starts_with("lease-run")).collect();
+        let read = Mark::parse(&old.join("\n")).unwrap().lease;
+        let run = None;
+        assert_eq!(
+            read,
+            Some(Lease {
+                run,
+                ..lease("ada@laptop")
+            })
         );
     }
 

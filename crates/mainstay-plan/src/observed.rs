@@ -9,7 +9,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ipnet::Ipv4Net;
-use jiff::Timestamp;
 use mainstay_spec::{DiskOptions, Gib, Mac, Mib};
 use semver::Version;
 use uuid::Uuid;
@@ -50,18 +49,13 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// The lease of a cluster: the one that ends last, since a lost first machine may leave an old one elsewhere.
-    pub fn lease(&self, cluster_id: Uuid) -> Option<Lease> {
-        let configs = self.vms.yes()?.values().filter_map(|vm| vm.config.yes());
-        let marks = configs
-            .filter_map(|config| Mark::parse(&config.description))
-            .filter(|mark| mark.cluster_id == cluster_id);
-        marks.filter_map(|mark| mark.lease).max_by_key(|lease| lease.until)
-    }
-
-    /// The lease of the cluster, if a run holds it now.
-    pub fn held_by(&self, cluster_id: Uuid, now: Timestamp) -> Option<Lease> {
-        self.lease(cluster_id).filter(|lease| lease.holds(now))
+    /// The leases of a cluster: a lost first machine may leave an old one elsewhere.
+    pub fn leases(&self, cluster_id: Uuid) -> impl Iterator<Item = Lease> {
+        let configs = self.vms.yes().into_iter().flatten().filter_map(|(_, vm)| vm.config.yes());
+        let marks = configs.filter_map(|config| Mark::parse(&config.description));
+        marks
+            .filter(move |mark| mark.cluster_id == cluster_id)
+            .filter_map(|mark| mark.lease)
     }
 }
 
@@ -168,8 +162,35 @@ pub struct Vm {
     pub template: bool,
     /// HA manages it.
     pub ha: bool,
+    /// Read for machines that are about to go.
+    pub jobs: VmJobs,
     /// Read for VMs with our tag and for those on a VMID we want; `No` for all others.
     pub config: Seen<VmSettings>,
+}
+
+/// What people made for a VM, besides its HA resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmJobs {
+    /// Replication jobs, as `3001-0 to pve2`.
+    pub replication: Seen<Vec<String>>,
+    /// What else Proxmox VE takes it out of with `purge`: `backup job nightly`, `HA rule apart`. `Unknown` without `Sys.Audit`.
+    pub purged: Seen<Vec<String>>,
+}
+
+impl Default for VmJobs {
+    fn default() -> Self {
+        Self {
+            replication: Seen::No,
+            purged: Seen::No,
+        }
+    }
+}
+
+impl VmJobs {
+    /// What a removal with `purge` takes it out of.
+    pub fn purged(&self) -> &[String] {
+        self.purged.yes().map_or(&[], Vec::as_slice)
+    }
 }
 
 /// What QEMU does.

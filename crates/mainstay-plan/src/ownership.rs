@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use mainstay_spec::{Role, smbios_uuid};
+use mainstay_spec::{Mac, Role, smbios_uuid};
 use uuid::Uuid;
 
 use crate::desired::{Desired, DesiredMachine};
@@ -189,6 +189,24 @@ impl<'a> OwnedVms<'a> {
         }
     }
 
+    /// Another VM with the SMBIOS UUID or the MAC of a machine of ours, such as a restored backup: which of the two answers on the machine's
+    /// address cannot be told, so neither gets a config or a key.
+    pub fn copy(&self, vmid: u32, uuid: Uuid, mac: Mac) -> Option<HoldReason> {
+        let others = self.all.values().filter(|vm| vm.vmid != vmid);
+        let mut read = others.filter_map(|vm| Some((vm.vmid, vm.config.yes()?)));
+        let shared = |config: &VmSettings| match () {
+            () if config.uuid == Some(uuid) => Some("SMBIOS UUID"),
+            () if config.nic.as_ref().is_some_and(|nic| nic.mac == mac) => Some("MAC address"),
+            () => None,
+        };
+        let (other, what) = read.find_map(|(other, config)| Some((other, shared(config)?)))?;
+        let reason = format!(
+            "VM {other} has the same {what} as its VM {vmid}, so one of the two is a copy, and neither gets a config; \
+             delete VM {other}, or give it a UUID and a MAC of its own: qm set {other} --smbios1 uuid=<UUID> --net0 virtio,bridge=<BRIDGE>"
+        );
+        Some(reason.into())
+    }
+
     /// A machine of the file. `None` for `down`, which wants none.
     pub fn in_file(&self, name: &str) -> Option<&'a DesiredMachine> {
         self.in_file.get(name).copied()
@@ -266,7 +284,14 @@ impl OwnedVm<'_> {
             return Some(format!("host {} is offline", self.vm.host).into());
         }
         if let Some(task) = observed.tasks.iter().find(|task| task.is_about(vmid)) {
-            return Some(HoldReason::transient(format!("its PVE task {} still runs", task.kind)));
+            let reason = format!("its PVE task {} still runs", task.kind);
+            // Only these copy disks for mainstay. A backup or a migration is other people's work, which is not waited for.
+            let is_ours = matches!(task.kind.as_str(), "qmcreate" | "qmconfig" | "qmclone");
+            return Some(if is_ours {
+                HoldReason::task(reason)
+            } else {
+                HoldReason::transient(reason)
+            });
         }
         if let Some(lock) = &self.config.lock {
             let reason = format!("PVE holds the lock `{lock}`; if no task runs, root can remove it: qm unlock {vmid}");

@@ -104,6 +104,8 @@ pub struct Held {
 pub enum HoldKind {
     /// The reason may disappear by itself: observe again before it is reported.
     Transient,
+    /// Until a task of Proxmox VE ends that makes something of ours. A copy may take hours.
+    Task,
     /// Until the operator fixes the cause.
     NeedsOperator,
     /// It stays as it is, and nothing is wrong with that.
@@ -112,7 +114,7 @@ pub enum HoldKind {
 
 impl Held {
     pub fn is_transient(&self) -> bool {
-        self.lasts == HoldKind::Transient
+        matches!(self.lasts, HoldKind::Transient | HoldKind::Task)
     }
 
     /// The cluster is not as the file says because of it.
@@ -134,6 +136,14 @@ impl HoldReason {
         Self {
             reason: reason.into(),
             lasts: HoldKind::Transient,
+        }
+    }
+
+    /// Work of ours that goes on in Proxmox VE.
+    pub fn task(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            lasts: HoldKind::Task,
         }
     }
 

@@ -57,7 +57,7 @@ pub(crate) fn plan_teardown(inputs: Inputs<'_>, images: &[String], plan: &mut Pl
         removal.delete(None, stopped.into_iter().chain(marked).chain(freed).collect());
     }
     leftover_volumes(inputs, freed, plan);
-    images::delete(inputs, images, plan);
+    images::delete(inputs, images, guest::may_be_made_of, plan);
 }
 
 /// Volumes that no VM uses. Those that mainstay provably made, and that the token may free, are deleted; every other one is named.
@@ -419,14 +419,18 @@ impl Removal<'_, '_> {
             vm: self.vm.vm_ref(),
             volumes: deleted.made.into_iter().collect(),
             with_disks: deleted.with_disks.into_iter().collect(),
-            purge: self.vm.vm.ha,
+            purge: self.vm.vm.ha || !self.vm.vm.jobs.purged().is_empty(),
             check,
             only_going: self.inputs.owned.in_file(self.name).is_some(),
         };
         let mut why = self.why().to_owned();
-        // An approval must say that the HA resource is removed as well.
+        // An approval must say what else is changed: people made it.
         if self.vm.vm.ha {
             why.push_str("; its HA resource is removed too");
+        }
+        for job in self.vm.vm.jobs.purged() {
+            why.push_str("; it leaves ");
+            why.push_str(job);
         }
         self.step(action).because(why).impact(Impact::Wipe).needs(needs).add()
     }
@@ -490,10 +494,33 @@ fn removal_blocker(inputs: Inputs<'_>, vm: &OwnedVm<'_>) -> Option<HoldReason> {
     if let Some(reason) = volumes::hold(vm.vm.vmid, &volumes::deleted_with(inputs.desired, vm).foreign) {
         return Some(reason);
     }
+    if let Some(reason) = jobs_blocker(vm) {
+        return Some(reason);
+    }
     if vm.vm.template {
         return None;
     }
     vm.blocked(inputs.observed)
+}
+
+/// Proxmox VE does not delete a VM that is replicated, and leaves a replica whose job goes together with its VM. `purge` would take it out of
+/// jobs that were not read, so it is not sent then, and without it Proxmox VE does not delete a VM that HA manages.
+fn jobs_blocker(vm: &OwnedVm<'_>) -> Option<HoldReason> {
+    let (vmid, jobs) = (vm.vm.vmid, &vm.vm.jobs);
+    if let Seen::Unknown(why) = &jobs.replication {
+        let reason = format!("whether it is replicated to another host is unknown: {why}");
+        return Some(HoldReason::transient(reason));
+    }
+    if let Some(job) = jobs.replication.yes().and_then(|jobs| jobs.first()) {
+        let id = job.split(' ').next().unwrap_or_default();
+        let reason = format!("it has the replication job {job}; to remove the job with its replica: pvesr delete {id}");
+        return Some(reason.into());
+    }
+    let why = jobs.purged.unknown().filter(|_| vm.vm.ha)?;
+    let reason = format!(
+        "HA manages it, and what else a purge takes it out of cannot be read ({why}); to take it out of HA: ha-manager remove vm:{vmid}"
+    );
+    Some(reason.into())
 }
 
 /// Without quorum PVE destroys the disks, then fails and keeps the config: the worst of both.

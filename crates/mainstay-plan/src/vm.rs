@@ -108,6 +108,9 @@ impl<'a> VmPlanner<'_, 'a> {
     }
 
     fn plan_machine(&mut self) -> MachineResult {
+        if let Some(reason) = self.copy() {
+            return self.hold("machine", reason).into();
+        }
         match self.ctx().lookup(self.machine()) {
             VmLookup::Absent => self.create().into(),
             VmLookup::Unknown(why) => {
@@ -117,6 +120,20 @@ impl<'a> VmPlanner<'_, 'a> {
             // What is left of it is removed first; the next plan makes it anew.
             VmLookup::Found(vm) if vm.is_partially_deleted(self.ctx().observed) => VmOutcome::Held.into(),
             VmLookup::Found(vm) => self.resume(vm),
+        }
+    }
+
+    /// Another VM that passes for this machine.
+    fn copy(&self) -> Option<HoldReason> {
+        let (ctx, machine) = (self.ctx(), self.machine());
+        let uuid = ctx.uuid(machine.name());
+        match ctx.lookup(machine) {
+            VmLookup::Found(vm) => {
+                let mac = vm.config.nic.as_ref().map_or(machine.machine.mac, |nic| nic.mac);
+                ctx.owned.copy(vm.vm.vmid, uuid, mac)
+            }
+            VmLookup::Absent => ctx.owned.copy(machine.machine.vmid, uuid, machine.machine.mac),
+            VmLookup::Unknown(_) => None,
         }
     }
 

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
 use mainstay_engine::LeaseHolder;
-use mainstay_net::Secret;
+use mainstay_net::{Entropy, Secret};
+use mainstay_plan::LeaseProcess;
+use rand::Rng;
 
 use crate::error::CommandError;
 
@@ -71,7 +73,7 @@ impl ProcessEnv {
                 .as_ref()
                 .and_then(BaseStrategy::state_dir)
                 .unwrap_or_else(|| home.join(".local/state")),
-            holder: LeaseHolder::new(&user, &machine),
+            holder: holder(&user, &machine),
             home,
         }
     }
@@ -172,6 +174,42 @@ fn is_utf8_locale() -> bool {
     })
 }
 
+/// This run, as the lease names it.
+fn holder(user: &str, machine: &str) -> LeaseHolder {
+    let mut id = [0; 16];
+    Entropy::from_os().fork("run").rng().fill_bytes(&mut id);
+    let holder = LeaseHolder::new(user, machine, &uuid::Builder::from_random_bytes(id).into_uuid().to_string());
+    match process() {
+        Some(process) => holder.of_process(process, process_began),
+        None => holder,
+    }
+}
+
+/// This process, where the system tells it (Linux).
+fn process() -> Option<LeaseProcess> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    // `pid:[4026531836]`
+    let namespace = namespace.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?;
+    let pid = std::process::id();
+    Some(LeaseProcess {
+        boot: boot.trim().to_owned(),
+        namespace: namespace.parse().ok()?,
+        pid,
+        began: process_began(pid)?,
+    })
+}
+
+/// When a process began, in ticks since the boot. One that has ended and was not waited for yet is gone.
+fn process_began(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program stands in parentheses and may have any character. State and begin are fields 3 and 22.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let is_over = matches!(fields.first(), Some(&("Z" | "X")));
+    fields.get(19).filter(|_| !is_over)?.parse().ok()
+}
+
 fn hostname() -> Option<String> {
     let name = std::fs::read_to_string(Path::new("/etc/hostname")).ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
@@ -179,7 +217,16 @@ fn hostname() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::token_of;
+    use super::{process, process_began, token_of};
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_is_known_by_its_boot_its_namespace_and_its_begin() {
+        let own = process().expect("Linux tells");
+        assert_eq!(process_began(own.pid), Some(own.began));
+        assert_eq!(process().as_ref(), Some(&own));
+        assert_eq!(process_began(u32::MAX), None);
+    }
 
     #[test]
     fn the_token_is_the_first_line_that_is_no_comment() {

@@ -8,15 +8,16 @@ mod progress;
 mod upload;
 mod watch;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::Uri;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderValue};
 use http::uri::{Authority, Scheme};
 use mainstay_net::http::{Body, HttpClient, HttpOptions, HttpResponse};
 use mainstay_net::{Connector, Entropy, Env, Target, Trust, TrustError};
+use tokio::time::Instant;
 
 pub use login::Login;
 pub use progress::Progress;
@@ -86,6 +87,8 @@ struct Inner {
     watch: Watch,
     entropy: Entropy,
     uploads: AtomicUsize,
+    /// The date of the last answer as its host wrote it, and when it came.
+    date: Mutex<Option<(String, Instant)>>,
     options: ClientOptions,
 }
 
@@ -114,8 +117,21 @@ impl Client {
             watch: Watch::default(),
             entropy: env.entropy.fork("pve-api"),
             uploads: AtomicUsize::new(0),
+            date: Mutex::default(),
             options,
         })))
+    }
+
+    /// The `Date` of the last answer, as its host wrote it (RFC 9110), and when it came.
+    pub fn date(&self) -> Option<(String, Instant)> {
+        self.0.date.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn keep_date(&self, answer: &HttpResponse) {
+        let date = answer.headers.get(DATE).and_then(|date| date.to_str().ok());
+        if let Some(date) = date {
+            *self.0.date.lock().unwrap_or_else(PoisonError::into_inner) = Some((date.to_owned(), Instant::now()));
+        }
     }
 
     /// Whose rights count: `user@realm!token` or `user@realm`.
@@ -209,6 +225,7 @@ impl Client {
             status @ 595..=599 => Err(Error::from_answer(request, status, &answer.reason, &answer.body)),
             _ => {
                 self.0.open_door.store(n, Ordering::Relaxed);
+                self.keep_date(&answer);
                 Ok(answer)
             }
         }

@@ -81,6 +81,11 @@ impl Lab<'_> {
         self.edit(vmid, |conf| drop(conf.now.insert(key.into(), value.into())));
     }
 
+    /// Takes a config value away by hand.
+    pub fn unset_config(&self, vmid: u32, key: &str) {
+        self.edit(vmid, |conf| drop(conf.now.remove(key)));
+    }
+
     /// Sets a value that waits for a full restart, by hand.
     pub fn set_pending(&self, vmid: u32, key: &str, value: &str) {
         self.edit(vmid, |conf| drop(conf.pending.insert(key.into(), value.into())));

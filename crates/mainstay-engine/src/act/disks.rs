@@ -157,7 +157,7 @@ async fn measure(site: &Clients, location: &VmLocation, config: &VmConfig, slot:
         ..drive.clone()
     };
     change.set.drives.insert(slot, unsized_drive);
-    site.pve.call(qemu::set(&location.host, location.vmid, &change)).await?;
+    site.send(qemu::set(&location.host, location.vmid, &change)).await?;
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::servers::Servers;
 use crate::clients::Clients;
 use crate::failure::{Failure, FailureKind};
+use crate::in_flight;
 use crate::known::{Controller, ReadyBefore};
 
 /// Between two attempts to evict a pod that a budget protects.
@@ -38,7 +39,7 @@ pub(super) async fn cordon(
     let record = format!("{} {turn} {now:.0}", clients.run_name);
     let cordoned = servers
         .call(&format!("{machine} could not be cordoned"), async |server| {
-            match server.cordon(machine, &record).await {
+            match in_flight::send(server.cordon(machine, &record)).await {
                 // Without a Node there are no pods to keep away.
                 Err(error) if error.class() == Class::NotFound => Ok(None),
                 cordoned => cordoned.map(Some),
@@ -75,12 +76,13 @@ async fn check_budget(servers: Servers<'_>, machine: &str, budget: &PoolBudget) 
 /// Ends our cordon, and waits until what was evicted runs again elsewhere.
 pub(super) async fn uncordon(clients: &Clients, servers: Servers<'_>, machine: &str) -> Result<(), Failure> {
     servers
-        .call(&format!("{machine} could not be uncordoned"), async |server| {
-            match server.uncordon(machine).await {
+        .call(
+            &format!("{machine} could not be uncordoned"),
+            async |server| match in_flight::send(server.uncordon(machine)).await {
                 Err(error) if error.class() == Class::NotFound => Ok(()),
                 ended => ended.map(drop),
-            }
-        })
+            },
+        )
         .await?;
     clients.cordoned.lock().expect("plain data").remove(machine);
     let before = clients
@@ -266,7 +268,7 @@ impl DrainRun<'_> {
         let is_due = |pod: &&Pod| pod.deleted.is_none() && self.refused.get(&pod.uid).is_none_or(|(again, _)| *again <= now);
         let due: Vec<&Pod> = pods.iter().filter(is_due).collect();
         let asked = due.iter().map(|pod| async {
-            let evict = async |server: &mainstay_kube::Cluster| server.evict(pod).await;
+            let evict = async |server: &mainstay_kube::Cluster| in_flight::send(server.evict(pod)).await;
             (
                 *pod,
                 self.servers

@@ -10,6 +10,7 @@ use crate::clients::Clients;
 use crate::event::StepProgress;
 use crate::failure::{Failure, FailureKind};
 use crate::guest;
+use crate::in_flight;
 use crate::pve_config::parse_name;
 
 /// A download of an image. The factory builds it first, which can take minutes.
@@ -30,7 +31,7 @@ pub(super) async fn fetch(site: &Clients, voice: &StepProgress, at: &StorageAt, 
         verify_certificates: true,
     };
     journal_begin(site, "image.fetch", &at.to_string());
-    let upid = match site.pve.call(storage::download(&host, &store, &download)).await {
+    let upid = match site.send(storage::download(&host, &store, &download)).await {
         Ok(upid) => upid,
         Err(error) if error.class() == Some(&Class::Exists) => {
             return Err(
@@ -42,12 +43,10 @@ pub(super) async fn fetch(site: &Clients, voice: &StepProgress, at: &StorageAt, 
     journal_task(site, "image.fetch", &at.to_string(), &upid);
     // What was waited for before, such as the build of the image, is over.
     voice.wait("downloading", DOWNLOAD);
-    let told = site
-        .pve
-        .wait_copy(&upid, Some(&store), PROGRESS_EVERY, |progress| {
-            tell_progress(voice, "downloaded", &progress, DOWNLOAD);
-        })
-        .await;
+    let end = site.pve.wait_copy(&upid, Some(&store), PROGRESS_EVERY, |progress| {
+        tell_progress(voice, "downloaded", &progress, DOWNLOAD);
+    });
+    let told = in_flight::follow(&upid, end).await;
     // What counts is the file: another run may have been at it, or our own answer may have been lost.
     match stored_size(site, at, &image.file).await? {
         Some(there) if size.is_none_or(|size| size == there) && (size.is_some() || told.is_ok()) => {
@@ -96,7 +95,7 @@ pub(super) async fn delete(site: &Clients, at: &StorageAt, file: &str) -> Result
     if stored_size(site, at, file).await?.is_none() {
         return Ok(());
     }
-    match site.pve.call(storage::delete(&host, &volid)).await {
+    match site.send(storage::delete(&host, &volid)).await {
         Ok(Some(upid)) => follow_task(site, "image.delete", &at.to_string(), &upid).await,
         Ok(None) => Ok(()),
         Err(error) if error.is_missing() => Ok(()),

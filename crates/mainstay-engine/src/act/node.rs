@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::servers::Servers;
 use crate::failure::{Failure, FailureKind};
 use crate::guest::{self, StepContext};
+use crate::in_flight;
 use crate::kube::EARLIER_BOOT;
 use crate::node_watch::NodeView;
 use crate::wait::{self, Debounce, WaitStatus};
@@ -144,12 +145,12 @@ async fn delete_once(servers: Servers<'_>, machine: &str, was_drained: bool) -> 
     servers
         .call(&what, async |server| {
             if !was_drained {
-                match server.set_out_of_service(machine).await {
+                match in_flight::send(server.set_out_of_service(machine)).await {
                     Err(error) if error.class() == mainstay_kube::Class::NotFound => return Ok(NodeDeletion::Gone),
                     set => set?,
                 }
             }
-            server.delete_node(machine).await
+            in_flight::send(server.delete_node(machine)).await
         })
         .await
 }

@@ -10,6 +10,7 @@ use super::location::VmLocation;
 use crate::clients::Clients;
 use crate::event::{StepProgress, Transfer};
 use crate::failure::Failure;
+use crate::in_flight;
 use crate::journal::JournalEntry;
 
 /// Interval between two reads of the progress of a copy or download.
@@ -31,7 +32,7 @@ pub(super) fn journal_begin(site: &Clients, step: &str, subject: &str) {
 /// Records the task in the journal and waits for its end.
 pub(super) async fn follow_task(site: &Clients, step: &str, subject: &str, upid: &Upid) -> Result<(), Failure> {
     journal_task(site, step, subject, upid);
-    site.pve.wait(upid).await?;
+    in_flight::follow(upid, site.pve.wait(upid)).await?;
     Ok(())
 }
 
@@ -58,7 +59,7 @@ pub(super) async fn follow_copy(
         }
         tell_progress(voice, "copied", &progress, COPY_EXPECTED);
     };
-    site.pve.wait_copy(upid, storage, PROGRESS_EVERY, told).await?;
+    in_flight::follow(upid, site.pve.wait_copy(upid, storage, PROGRESS_EVERY, told)).await?;
     Ok(copying)
 }
 
@@ -110,7 +111,7 @@ pub(super) async fn await_running_tasks(site: &Clients, voice: &StepProgress, lo
 
 /// Sends a request that must not be executed twice: a late duplicate could hit another VM or volume that has the same id by then.
 pub(super) async fn send_once<T>(site: &Clients, voice: &StepProgress, location: &VmLocation, call: Call<T>) -> Result<T, Error> {
-    let sent = site.pve.call(call).await;
+    let sent = site.send(call).await;
     if sent.as_ref().is_err_and(Error::is_unknown) {
         await_lost_task(site, voice, location).await;
     }

@@ -47,7 +47,7 @@ pub(super) async fn claim(site: &Clients, claim: &Claim) -> Result<(), Failure> 
     journal_begin(site, "machine.claim", &claim.name);
     let config = claim_config(claim, serial.as_deref(), site.lease_of_claim(claim.vm.vmid))?;
     let call = qemu::create(&location.host, location.vmid, &config, &options);
-    match site.pve.call(call).await {
+    match site.send(call).await {
         Ok(upid) => {
             follow_task(site, "machine.claim", &claim.name, &upid).await?;
             site.fresh.lock().expect("plain data").insert(claim.vm.vmid);
@@ -121,7 +121,7 @@ pub(super) async fn mark(site: &Clients, remark: &MarkUpdate) -> Result<(), Fail
         return Ok(());
     }
     journal_begin(site, "machine.mark", &remark.mark.machine);
-    site.pve.call(qemu::set(&location.host, location.vmid, &change)).await?;
+    site.send(qemu::set(&location.host, location.vmid, &change)).await?;
     Ok(())
 }
 
@@ -183,7 +183,7 @@ pub(super) async fn change(site: &Clients, vm: &VmRef, settings: &[Setting], mar
         apply_setting(&mut change, setting, &config)?;
     }
     journal_begin(site, "machine.change", &mark.machine);
-    if let Some(upid) = site.pve.call(qemu::change(&location.host, location.vmid, &change)).await? {
+    if let Some(upid) = site.send(qemu::change(&location.host, location.vmid, &change)).await? {
         follow_task(site, "machine.change", &mark.machine, &upid).await?;
     }
     if settings.iter().any(|setting| matches!(setting, Setting::Attach(_))) {
@@ -216,7 +216,7 @@ pub(super) async fn record_volumes(site: &Clients, vm: &VmRef) -> Result<VmLocat
             ..qemu::Change::default()
         };
         change.set.description = Some(description(&mark.with_made(made).write_into(before))?);
-        match site.pve.call(qemu::set(&location.host, location.vmid, &change)).await {
+        match site.send(qemu::set(&location.host, location.vmid, &change)).await {
             Err(error) if error.class() == Some(&Class::Changed) => {}
             written => return Ok(written.map(|_| location)?),
         }
@@ -485,7 +485,7 @@ async fn mark_deletion_started(site: &Clients, location: &VmLocation, config: &V
         return Ok(false);
     };
     change.set.description = Some(text);
-    site.pve.call(qemu::set(&location.host, location.vmid, &change)).await?;
+    site.send(qemu::set(&location.host, location.vmid, &change)).await?;
     Ok(true)
 }
 
@@ -538,7 +538,7 @@ pub(super) async fn prove(site: &Clients, ctx: StepContext<'_>, vm: &VmRef, gues
             ..qemu::Change::default()
         };
         change.set.description = Some(description(&after)?);
-        match site.pve.call(qemu::set(&location.host, location.vmid, &change)).await {
+        match site.send(qemu::set(&location.host, location.vmid, &change)).await {
             Err(error) if error.class() == Some(&Class::Changed) => {}
             written => return Ok(written.map(drop)?),
         }

@@ -26,6 +26,7 @@ use super::{GuestReport, ListedMember, StepContext, etcd};
 use crate::addresses::AddressBook;
 use crate::event::StepProgress;
 use crate::failure::{Failure, FailureKind};
+use crate::in_flight;
 use crate::kube::KubeAccess;
 use crate::wait::{self, WaitStatus};
 
@@ -154,7 +155,7 @@ pub async fn configure(
                 Err(error @ Error::Stranger { .. }) => return Err(error.into()),
                 Err(error) => return not_yet(&error),
             };
-            match proven.apply(&secret(config)).await {
+            match in_flight::send(proven.apply(&secret(config))).await {
                 Ok(Applied::Taken { .. } | Applied::Maybe(_)) => sent = Some(Instant::now()),
                 Err(error) if matches!(error.next(), Next::Retry | Next::Look | Next::AwaitReboot) => return not_yet(&error),
                 Err(error) => return Err(error.into()),
@@ -235,7 +236,7 @@ pub async fn reconfigure(
         ApplyMode::Reboot => Mode::Auto,
         ApplyMode::Staged => Mode::Staged,
     };
-    let applied = match node.apply(&secret(config), mode).await {
+    let applied = match in_flight::send(node.apply(&secret(config), mode)).await {
         // A run that was killed sent a config with a restart. What the machine needs is known when it is back.
         Err(error) if error.next() == Next::AwaitReboot => {
             await_reboot(ctx, &node, &before).await?;
@@ -253,7 +254,7 @@ pub async fn reconfigure(
     }
     if !restarts {
         // From 1.14 on no config makes a machine restart.
-        node.reboot().await?;
+        in_flight::send(node.reboot()).await?;
     }
     await_reboot(ctx, &node, &before).await
 }
@@ -320,7 +321,7 @@ pub async fn bootstrap(
                 return Ok(WaitStatus::Waiting("etcd starts".into()));
             }
             check_no_etcd_data(ctx, clients, prove_empty, &guest.machine).await?;
-            match node.bootstrap().await {
+            match in_flight::send(node.bootstrap()).await {
                 Ok(_) => sent = Some(Instant::now()),
                 Err(error) if error.outcome() == Outcome::Unknown => sent = Some(Instant::now()),
                 Err(error) if matches!(error.next(), Next::Retry | Next::Look) => return not_yet(&error),
@@ -450,7 +451,7 @@ async fn leave(ctx: StepContext<'_>, clients: &TalosClients, member: &MemberRef,
             }
             // A leader that leaves costs the others an election; one that cannot hand over leaves all the same.
             let _ = node.etcd_forfeit_leadership().await;
-            match node.etcd_leave().await {
+            match in_flight::send(node.etcd_leave()).await {
                 Ok(()) => Ok(WaitStatus::Done(())),
                 Err(error) if error.outcome() == Outcome::Refused && error.next() == Next::Stop => Err(error.into()),
                 Err(error) => not_yet(&error),
@@ -464,7 +465,7 @@ async fn remove(survivor: &Node, member: &MemberRef) -> Result<(), Failure> {
     if !survivor.etcd_members().await?.iter().any(|listed| listed.id == member.id) {
         return Ok(());
     }
-    match survivor.etcd_remove(member.id).await {
+    match in_flight::send(survivor.etcd_remove(member.id)).await {
         Ok(()) => Ok(()),
         Err(error) if error.next() == Next::Done => Ok(()),
         Err(error) => Err(error.into()),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::future::join_all;
 use mainstay_plan::{
     Host, HostStorage, ImageFile, LeftoverVolume, Mark, Memory, PowerState, PveTask, Seen, StorageAt, StorageKind, TAG,
-    TokenScope, Vm, VmSettings,
+    TokenScope, Vm, VmJobs, VmSettings,
 };
 use pve_api::access::Permissions;
 use pve_api::cluster::{Guest, GuestKind, HostState, Resource, RunState};
@@ -13,6 +13,7 @@ use pve_api::{Client, Content, Error, cluster, host, qemu, storage, task};
 use semver::Version;
 
 use super::ObserveScope;
+use super::jobs::{self, may_go};
 use super::leftovers::{self, Noted};
 use super::volumes::{disks, hosts_sharing, lost, places, snapshots};
 use crate::failure::Failure;
@@ -88,7 +89,7 @@ pub async fn look(pve: &Client, cache: &FactCache, scope: &ObserveScope<'_>, not
             None => images(pve, &hosts, scope).await,
         }
     };
-    let (images, disks) = tokio::join!(images, disks(pve, &hosts));
+    let (images, disks, vms) = tokio::join!(images, disks(pve, &hosts), jobs::read(pve, &version, scope, vms));
     cache.keep(KeptFacts {
         version: version.clone(),
         permissions: permissions.clone(),
@@ -327,7 +328,7 @@ async fn add_snapshots(pve: &Client, guest: &Guest, scope: &ObserveScope<'_>, co
     let Some(mark) = Mark::parse(&config.description).filter(|mark| Some(mark.cluster_id) == scope.cluster_id) else {
         return;
     };
-    if !(scope.removes_all || mark.going || !scope.vmids.contains(&guest.vmid.get())) {
+    if !may_go(&mark, guest.vmid.get(), scope) {
         return;
     }
     match snapshots(pve, &guest.host, guest.vmid).await {
@@ -350,6 +351,7 @@ fn vm_of(guest: Guest, config: Seen<VmSettings>) -> Vm {
         tags: guest.tags.iter().map(str::to_owned).collect(),
         template: guest.template,
         ha: guest.hastate.is_some(),
+        jobs: VmJobs::default(),
         config,
     }
 }

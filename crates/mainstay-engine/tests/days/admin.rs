@@ -11,7 +11,7 @@ use super::weather::Field;
 use crate::stage::Stage;
 
 /// One of ours on which no task works: an administrator's tools wait for those.
-fn idle_machine(stage: &Stage, field: &Field, rng: &mut impl Rng) -> Option<u32> {
+pub fn idle_machine(stage: &Stage, field: &Field, rng: &mut impl Rng) -> Option<u32> {
     let now = stage.world.datacenter().inspect();
     let busy = |vmid: &u32| {
         now.tasks
@@ -39,7 +39,7 @@ pub async fn administer(stage: &Stage, field: &Field, watch: &Watch, rng: &mut i
             lab.kill_vm(vmid);
             format!("{vmid} stopped")
         }
-        2 => {
+        2 if !watch.is_beside_others(vmid) => {
             lab.kill_vm(vmid);
             lab.move_vm(vmid, host);
             format!("{vmid} moved to {host}")
@@ -86,6 +86,7 @@ pub fn is_half_destroyed(stage: &Stage, vmid: u32) -> bool {
 pub fn lose(stage: &Stage, watch: &Watch, vmid: u32) {
     watch.forget(vmid);
     stage.world.datacenter().lab().destroy_vm(vmid);
+    watch.count_disks(stage);
 }
 
 /// A foreign VM takes a VMID that we have not taken yet.
@@ -116,6 +117,7 @@ pub fn clear_out(stage: &Stage, watch: &Watch) {
     let lab = stage.world.datacenter().lab();
     for vmid in watch.intruders_gone() {
         lab.destroy_vm(vmid);
+        watch.count_disks(stage);
     }
     for vmid in watch.backups_over() {
         lab.set_lock(vmid, None);

@@ -1,6 +1,7 @@
 //! Bad days from a seed: faults and kills while `up` runs again and again, then calm, in which everything must come right.
 
 pub mod admin;
+pub mod disks;
 pub mod once;
 pub mod shape;
 pub mod watch;
@@ -59,6 +60,9 @@ const FICKLE: u64 = 3_000_000;
 /// From here on people also upgrade, before or after all is done that they wanted.
 const UPGRADES: u64 = 4_000_000;
 
+/// From here on disks of other people turn up, on our machines and beside them.
+const CROWDED: u64 = 5_000_000;
+
 /// Lives through one seed.
 pub fn live(seed: u64) -> Tale {
     let mut rng = Entropy::from_seed(seed).fork("hardship").rng();
@@ -69,8 +73,13 @@ pub fn live(seed: u64) -> Tale {
     }
     shape.fickle = seed >= FICKLE;
     shape.upgrades = seed >= UPGRADES;
+    if seed >= CROWDED {
+        shape.hide_a_storage();
+    }
     on_stage(seed, shape.world.clone(), async |stage| {
-        Life::new(stage, &shape).live(shape.clone(), rng).await
+        let mut life = Life::new(stage, &shape);
+        life.field.disks = seed >= CROWDED;
+        life.live(shape.clone(), rng).await
     })
 }
 
@@ -111,6 +120,7 @@ impl<'a> Life<'a> {
             guests,
             hosts: (1..=shape.hosts).map(|number| format!("pve{number}")).collect(),
             vip: "10.0.0.20".parse().expect("an address"),
+            disks: false,
         };
         Self {
             stage,
@@ -287,9 +297,14 @@ impl<'a> Life<'a> {
             .map(|vmid| format!("node {} is no machine of ours; ", self.field.guests[vmid].name))
             .collect();
         let mut plan = self.stage.plan(&self.file).await;
-        // A volume that a dead worker left, and that nothing proves to be ours, is only named.
+        // A volume that a dead worker left, and that nothing proves to be ours, is only named, as are those of others.
         plan.held
-            .retain(|held| !held.reason.contains("nothing proves that mainstay made it"));
+            .retain(|held| !held.reason.contains("; if it is not needed: pvesm free"));
+        if plan.held.iter().any(|held| self.watch.is_held_by_disks(held)) {
+            // A control plane that cannot go may keep the others from restarting.
+            plan.held.retain(|held| !held.reason.starts_with("etcd would have"));
+        }
+        plan.held.retain(|held| !self.watch.is_held_by_disks(held));
         plan.notes.retain(|note| !lost.iter().any(|lost| note.starts_with(lost)));
         self.nothing_cordoned().await;
         if plan.render() != "nothing to do" {
@@ -348,9 +363,19 @@ impl<'a> Life<'a> {
         CALM_RUNS + 1
     }
 
-    /// Calm: `down` leaves nothing of ours, and everything of others.
+    /// Calm: `down` leaves nothing of ours, and everything of others. A machine with a disk of others stays until they take it away.
     async fn clear(&mut self) {
         self.calm().await;
+        if self.watch.holds_any() {
+            match self.stage.down(&self.file).await {
+                Ok(report) => self.watch.holding_stays(self.stage, &report.held),
+                Err(error) => {
+                    let _ = writeln!(self.text, "down with disks of others: {error:?}");
+                }
+            }
+            self.watch.look(self.stage);
+            disks::taken_away(self.stage, &self.watch);
+        }
         for run in 1..=CALM_RUNS {
             match self.stage.down(&self.file).await {
                 Ok(report) => {

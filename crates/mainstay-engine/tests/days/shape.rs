@@ -3,6 +3,8 @@
 use mainstay_sim::WorldSpec;
 use rand::{Rng, RngExt};
 
+use super::disks;
+
 const MOST_CONTROL_PLANES: u32 = 3;
 const MOST_WORKERS: u32 = 4;
 
@@ -110,6 +112,17 @@ impl Shape {
         ] {
             *took = took.mul_f64(factor());
         }
+    }
+
+    /// A storage that the token cannot list.
+    pub fn hide_a_storage(&mut self) {
+        let datacenter = &mut self.world.datacenter;
+        let rights = WorldSpec::parse(disks::RIGHTS).expect("a world").datacenter;
+        (datacenter.tokens, datacenter.acl) = (rights.tokens, rights.acl);
+        let mut hidden = datacenter.storages["local-lvm"].clone();
+        hidden.kind = "lvmthin".into();
+        hidden.other = [("vgname".to_owned(), "hidden".into()), ("thinpool".to_owned(), "data".into())].into();
+        datacenter.storages.insert(disks::HIDDEN.to_owned(), hidden);
     }
 
     /// One control plane, one worker, the default datacenter and no foreign VM.

@@ -54,6 +54,10 @@ struct Memory {
     started: BTreeSet<u32>,
     /// Removed by another actor.
     lost: BTreeSet<u32>,
+    /// Disks that other people put on or beside our machines, by name and host.
+    disks: BTreeSet<(String, String)>,
+    /// Those of them that Proxmox VE would destroy with our machine.
+    held: BTreeSet<(u32, String)>,
     /// How many events were read already.
     heard: usize,
     /// Over every request so far, with its answer's status.
@@ -161,6 +165,62 @@ impl Watch {
         std::mem::take(&mut self.lock().intruders)
     }
 
+    /// A disk of others. `holds`: the machine of ours that it goes with.
+    pub fn turns_up(&self, volid: &str, host: &str, holds: Option<u32>) {
+        let mut seen = self.lock();
+        seen.disks.insert((volid.to_owned(), host.to_owned()));
+        seen.held.extend(holds.map(|vmid| (vmid, volid.to_owned())));
+    }
+
+    /// An administrator destroyed something: those that went with it are not missed.
+    pub fn count_disks(&self, stage: &Stage) {
+        let now = stage.world.datacenter().inspect();
+        let mut seen = self.lock();
+        seen.disks.retain(|disk| is_there(&now, disk));
+        let left: BTreeSet<String> = seen.disks.iter().map(|(volid, _)| volid.clone()).collect();
+        seen.held
+            .retain(|(vmid, volid)| left.contains(volid) && now.vms.contains_key(vmid));
+    }
+
+    /// Disks of others have its number, or hang on it.
+    pub fn is_beside_others(&self, vmid: u32) -> bool {
+        let seen = self.lock();
+        let is_its = |(volid, _): &(String, String)| volid.contains(&format!(":vm-{vmid}-")) || volid.contains("-pvc-");
+        seen.disks.iter().any(is_its)
+    }
+
+    pub fn holds(&self, vmid: u32, volid: &str) -> bool {
+        self.lock().held.contains(&(vmid, volid.to_owned()))
+    }
+
+    pub fn holds_any(&self) -> bool {
+        !self.lock().held.is_empty()
+    }
+
+    pub fn hold_nothing(&self) {
+        self.lock().held.clear();
+    }
+
+    /// It says which disk of others keeps a machine from going.
+    pub fn is_held_by_disks(&self, held: &Held) -> bool {
+        let told = |(_, volid): &(u32, String)| held.reason.contains(&format!("--with-disk {volid}"));
+        held.what == "remove" && self.lock().held.iter().any(told)
+    }
+
+    /// After `down`: a machine with a disk of others is still there, and the disk is named.
+    pub fn holding_stays(&self, stage: &Stage, held: &[Held]) {
+        let now = stage.world.datacenter().inspect();
+        let holding = self.lock().held.clone();
+        for (vmid, volid) in holding {
+            if !now.vms.contains_key(&vmid) {
+                self.wrong(format!("VM {vmid} went with {volid} of others on it"));
+            }
+            if !held.iter().any(|held| held.reason.contains(&format!("--with-disk {volid}"))) {
+                self.wrong(format!("{volid} of others on VM {vmid} was not named: {held:?}"));
+            }
+        }
+    }
+
     /// Another actor does harm.
     pub fn harmed(&self) {
         self.lock().harmed = Some(Instant::now());
@@ -234,6 +294,16 @@ impl Watch {
     }
 
     fn strangers_as_before(&self, now: &Inventory) {
+        let gone: Vec<_> = self
+            .lock()
+            .disks
+            .iter()
+            .filter(|disk| !is_there(now, disk))
+            .cloned()
+            .collect();
+        for (volid, host) in gone {
+            self.wrong(format!("{volid} of others on {host} is gone"));
+        }
         for (vmid, before) in &self.before.vms {
             let same = now
                 .vms
@@ -290,11 +360,7 @@ impl Watch {
     fn only_images_are_new(&self, now: &Inventory) {
         let mut images: BTreeMap<Option<String>, usize> = BTreeMap::new();
         for volume in &now.volumes {
-            let known = self
-                .before
-                .volumes
-                .iter()
-                .any(|before| before.volid == volume.volid && before.host == volume.host);
+            let known = self.was_there(&volume.volid, volume.host.as_deref().unwrap_or_default());
             let ours = volume.vmid.is_some_and(|vmid| self.ours.contains_key(&vmid));
             if known || ours {
                 continue;
@@ -372,9 +438,17 @@ impl Watch {
     }
 
     fn was_there(&self, volid: &str, host: &str) -> bool {
+        if self.lock().disks.contains(&(volid.to_owned(), host.to_owned())) {
+            return true;
+        }
         let at = |volume: &pve_sim::VolumeView| volume.host.as_deref().is_none_or(|place| place == host);
         self.before.volumes.iter().any(|volume| volume.volid == volid && at(volume))
     }
+}
+
+fn is_there(now: &Inventory, (volid, host): &(String, String)) -> bool {
+    let is_it = |volume: &pve_sim::VolumeView| volume.volid == *volid && volume.host.as_deref().is_none_or(|at| at == host);
+    now.volumes.iter().any(is_it)
 }
 
 impl Observer for Watch {

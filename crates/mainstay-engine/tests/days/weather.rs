@@ -11,6 +11,7 @@ use rand::{Rng, RngExt};
 use tokio::time::{Instant, sleep};
 
 use super::admin::{administer, clear_out, hide_kubernetes};
+use super::disks::turn_up;
 use super::watch::Watch;
 use crate::stage::Stage;
 
@@ -24,6 +25,8 @@ pub struct Field {
     /// Our machines by VMID.
     pub guests: BTreeMap<u32, Guest>,
     pub vip: IpAddr,
+    /// Disks of others turn up.
+    pub disks: bool,
 }
 
 pub struct Guest {
@@ -300,6 +303,7 @@ async fn strike(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng)
             lab.take_space("local-lvm", 0);
             format!("local-lvm full {moment:?}")
         }
+        _ if field.disks && rng.random_bool(0.5) => turn_up(stage, field, watch, rng),
         _ => administer(stage, field, watch, rng, moment).await,
     }
 }

@@ -4,6 +4,7 @@ mod adopt;
 mod changes;
 mod held;
 mod identity;
+mod interrupted;
 mod rancher;
 mod stale;
 mod stopped;

@@ -81,7 +81,7 @@ fn a_run_can_be_stopped_while_its_question_is_open() {
         };
         let (outcome, ()) = futures::future::join(converge(&run, &mut keep_open), ctrl_c).await;
         assert!(
-            matches!(outcome, Err(RunError::Stopped { done: 0, left }) if left > 0),
+            matches!(outcome, Err(RunError::Stopped { done: 0, left, .. }) if left > 0),
             "{outcome:?}"
         );
         assert!(open.is_some(), "nothing was asked");

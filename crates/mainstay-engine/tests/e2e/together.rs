@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use futures::future::join;
-use mainstay_engine::{RunError, RunReport};
+use mainstay_engine::{LeaseHolder, RunError, RunGoal, RunReport, converge};
+use mainstay_net::Wall;
+use mainstay_plan::{Lease, with_lease};
 use mainstay_sim::WorldSpec;
 use pve_sim::faults::{Fault, Rule};
+use tokio::time::Instant;
 
 use crate::stage::{Stage, THREE_AND_TWO, on_stage, settled};
 
@@ -17,10 +20,14 @@ fn is_leased(outcome: &Result<RunReport, RunError>) -> bool {
     matches!(outcome, Err(RunError::LeaseHeld(_)))
 }
 
-fn lease_of(stage: &Stage, vmid: u32) -> Option<String> {
+fn lease_line(stage: &Stage, vmid: u32) -> Option<Lease> {
     let inventory = stage.world.datacenter().inspect();
     let description = inventory.vms[&vmid].config.get("description")?;
-    mainstay_plan::Mark::parse(description)?.lease.map(|lease| lease.who)
+    mainstay_plan::Mark::parse(description)?.lease
+}
+
+fn lease_of(stage: &Stage, vmid: u32) -> Option<String> {
+    lease_line(stage, vmid).map(|lease| lease.who)
 }
 
 /// No `PUT` of the config of a VM that is there is carried out.
@@ -59,7 +66,7 @@ fn of_two_who_begin_at_the_same_instant_one_restarts_machines_and_the_other_is_t
 fn of_two_who_make_a_new_cluster_at_the_same_instant_the_one_whose_claim_came_second_is_told_at_once() {
     for seed in 35..37 {
         on_stage(seed, WorldSpec::default(), async |stage| {
-            let (colleague, began) = (stage.with_a_colleague(), tokio::time::Instant::now());
+            let (colleague, began) = (stage.with_a_colleague(), Instant::now());
             let begun = async |stage: &Stage| {
                 let outcome = stage.up(THREE_AND_TWO).await;
                 (is_leased(&outcome), outcome, began.elapsed())
@@ -115,9 +122,9 @@ fn a_run_that_lost_the_lease_starts_no_new_step() {
             tokio::time::sleep(Duration::from_secs(20)).await;
             let spec = colleague.spec(&file);
             let site = colleague.site(&spec);
-            let mut run = colleague.run(&spec, &site, mainstay_engine::RunGoal::Up);
+            let mut run = colleague.run(&spec, &site, RunGoal::Up);
             run.despite_lease = true;
-            mainstay_engine::converge(&run, &mut |request| request.approve()).await
+            converge(&run, &mut |request| request.approve()).await
         };
         let (mine, theirs) = join(stage.up(&file), overrule).await;
         assert!(is_leased(&mine), "{mine:?}");
@@ -172,5 +179,115 @@ fn the_lease_of_a_copy_that_took_the_vmid_of_the_first_machine_is_left_alone() {
             "{}",
             stage.story()
         );
+    });
+}
+
+/// Runs `up` as this run.
+async fn up_as(stage: &Stage, file: &str, holder: LeaseHolder) -> Result<RunReport, RunError> {
+    let spec = stage.spec(file);
+    let site = stage.site(&spec);
+    let mut run = stage.run(&spec, &site, RunGoal::Up);
+    run.holder = holder;
+    converge(&run, &mut |request| request.approve()).await
+}
+
+#[test]
+fn two_runs_of_one_user_on_one_machine_are_two() {
+    on_stage(121, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        let file = larger();
+        let (mine, theirs) = join(stage.up(&file), stage.up(&file)).await;
+        assert!(is_leased(&mine) != is_leased(&theirs), "{mine:?} {theirs:?}");
+        settled(stage, if is_leased(&mine) { theirs } else { mine });
+    });
+}
+
+/// Kills a run of this holder while it has the lease.
+async fn killed(stage: &Stage, file: &str, holder: LeaseHolder) {
+    let run = std::pin::pin!(up_as(stage, file, holder));
+    let middle = std::pin::pin!(in_the_middle(stage, "machine.reboot"));
+    futures::future::select(run, middle).await;
+    assert!(lease_of(stage, 2000).is_some(), "{}", stage.story());
+}
+
+#[test]
+fn the_lease_of_a_killed_run_of_the_same_user_and_machine_is_taken_at_once() {
+    on_stage(122, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        let file = larger();
+        // No process has this number any more.
+        killed(stage, &file, stage.holder(900, "desk")).await;
+        let began = Instant::now();
+        let taken = async {
+            while lease_line(stage, 2000).is_none_or(|line| line.run.is_none_or(|run| run.id.ends_with("-900"))) {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            began.elapsed()
+        };
+        let (outcome, taken) = join(stage.up(&file), taken).await;
+        settled(stage, outcome);
+        assert!(taken < Duration::from_secs(20), "{taken:?}");
+    });
+}
+
+#[test]
+fn a_container_of_the_same_name_has_other_processes_so_its_lease_is_waited_for() {
+    on_stage(123, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        let file = larger();
+        // The same user and host name, and a process with that number is not here.
+        killed(stage, &file, stage.holder(900, "container")).await;
+        assert!(is_leased(&stage.up(&file).await), "{}", stage.story());
+        // Its time is over, and it was not renewed while we watched.
+        tokio::time::sleep(Duration::from_secs(121)).await;
+        let began = Instant::now();
+        settled(stage, stage.up(&file).await);
+        assert!(began.elapsed() > Duration::from_secs(60), "it was not watched");
+    });
+}
+
+#[test]
+fn clocks_that_differ_by_ten_minutes_take_nothing_from_a_run_that_works() {
+    for seconds in [-600, 600] {
+        on_stage(124, WorldSpec::default(), async |stage| {
+            settled(stage, stage.up(THREE_AND_TWO).await);
+            let mut colleague = stage.with_a_colleague();
+            let now = stage.env.wall.now() + jiff::SignedDuration::from_secs(seconds);
+            colleague.env.wall = Wall::at(now);
+            let file = larger();
+            let theirs = async {
+                in_the_middle(stage, "machine.reboot").await;
+                colleague.up(&file).await
+            };
+            let (mine, theirs) = join(stage.up(&file), theirs).await;
+            assert!(is_leased(&theirs), "{theirs:?}");
+            settled(stage, mine);
+        });
+    }
+}
+
+#[test]
+fn a_lease_that_has_ended_by_pves_clock_and_is_still_renewed_is_not_taken() {
+    on_stage(125, WorldSpec::default(), async |stage| {
+        settled(stage, stage.up(THREE_AND_TWO).await);
+        let since: jiff::Timestamp = "2020-01-01T00:00:00Z".parse().expect("a time");
+        let lease = |minute: i64| Lease {
+            who: "bob@ci".into(),
+            since,
+            until: since + jiff::SignedDuration::from_mins(minute),
+            run: None,
+        };
+        let write = |lease| {
+            let config = &stage.world.datacenter().inspect().vms[&2000].config;
+            let text = with_lease(&config["description"], Some(lease));
+            stage.world.datacenter().lab().set_config(2000, "description", &text);
+        };
+        write(lease(1));
+        let renewed = async {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            write(lease(2));
+        };
+        let (outcome, ()) = join(stage.up(&larger()), renewed).await;
+        assert!(is_leased(&outcome), "{outcome:?}");
     });
 }

@@ -3,6 +3,7 @@
 pub mod apps;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use mainstay_engine::{
 };
 use mainstay_net::{Entropy, Env, SimulateError, Trust, Wall, simulate};
 use mainstay_plan::addon::wanted::AddonRequests;
-use mainstay_plan::{ClusterSecrets, DistroSecrets, Observed, Plan, Step, StepId, TurnPolicy};
+use mainstay_plan::{ClusterSecrets, DistroSecrets, LeaseProcess, Observed, Plan, Step, StepId, TurnPolicy};
 use mainstay_sim::{Mode, World, WorldSpec};
 use mainstay_spec::{DistroSpec, Environment, Spec};
 use pve_api::{Client, ClientOptions, Endpoint};
@@ -59,6 +60,23 @@ pub struct Stage {
     /// What is asked for about single add-ons.
     pub addons: AddonRequests,
     pub policy: TurnPolicy,
+    processes: Arc<Processes>,
+}
+
+/// The processes of one desk.
+#[derive(Default)]
+struct Processes {
+    last: AtomicU32,
+    alive: Mutex<BTreeSet<u32>>,
+}
+
+/// A process that ends with its run, however that ends.
+struct Process(Arc<Processes>, u32);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.alive.lock().expect("plain data").remove(&self.1);
+    }
 }
 
 /// Runs on virtual time; a day of it is far more than anything takes, and costs nothing.
@@ -98,6 +116,7 @@ impl Stage {
             with_disks: BTreeSet::new(),
             addons: AddonRequests::default(),
             policy: TurnPolicy::default(),
+            processes: Arc::default(),
         }
     }
 
@@ -130,6 +149,7 @@ impl Stage {
             with_disks: BTreeSet::new(),
             addons: AddonRequests::default(),
             policy: TurnPolicy::default(),
+            processes: Arc::default(),
         }
     }
 
@@ -147,6 +167,7 @@ impl Stage {
             with_disks: BTreeSet::new(),
             addons: AddonRequests::default(),
             policy: TurnPolicy::default(),
+            processes: Arc::default(),
         }
     }
 
@@ -238,13 +259,40 @@ impl Stage {
         access.node(&target).expect("a client")
     }
 
+    fn begin_process(&self) -> Process {
+        let pid = 1 + self.processes.last.fetch_add(1, Ordering::Relaxed);
+        self.processes.alive.lock().expect("plain data").insert(pid);
+        Process(self.processes.clone(), pid)
+    }
+
+    /// A run in a process that never ends.
     pub fn run<'a>(&'a self, spec: &'a Spec, clients: &'a Clients, goal: RunGoal) -> Run<'a> {
+        let process = self.begin_process();
+        let run = self.run_in(&process, spec, clients, goal);
+        std::mem::forget(process);
+        run
+    }
+
+    /// The run with this number of a desk: its boot and its PID namespace are named after it.
+    pub fn holder(&self, pid: u32, desk: &str) -> LeaseHolder {
+        let process = LeaseProcess {
+            boot: format!("boot-of-{desk}"),
+            namespace: 1,
+            pid,
+            began: 1,
+        };
+        let processes = self.processes.clone();
+        let is_alive = move |pid: u32| processes.alive.lock().expect("plain data").contains(&pid).then_some(1);
+        LeaseHolder::new(self.who, "desk", &format!("{}-{desk}-{pid}", self.who)).of_process(process, is_alive)
+    }
+
+    fn run_in<'a>(&'a self, process: &Process, spec: &'a Spec, clients: &'a Clients, goal: RunGoal) -> Run<'a> {
         Run {
             spec,
             clients,
             secrets: Some(&self.secrets),
             goal,
-            holder: LeaseHolder::new(self.who, "desk"),
+            holder: self.holder(process.1, "desk"),
             despite_lease: false,
             with_disks: self.with_disks.clone(),
             policy: self.policy.clone(),
@@ -257,7 +305,8 @@ impl Stage {
     pub async fn converge(&self, file: &str, wanted: RunGoal) -> Result<RunReport, RunError> {
         let spec = self.spec(file);
         let site = self.site(&spec);
-        let run = self.run(&spec, &site, wanted);
+        let process = self.begin_process();
+        let run = self.run_in(&process, &spec, &site, wanted);
         converge(&run, &mut |request| {
             if self.keep_secrets() {
                 request.approve();

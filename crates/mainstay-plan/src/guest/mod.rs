@@ -129,6 +129,14 @@ pub(crate) fn configs_for(
     }
 }
 
+/// Whether a machine of these versions may have been made of this image file. A mark does not tell which extensions it has.
+pub(crate) fn may_be_made_of(versions: &Versions, file: &str) -> bool {
+    match versions.distro {
+        Distro::Talos => file.starts_with(&talos::desired::image_prefix(versions)),
+        Distro::Rke2 | Distro::K3s => true,
+    }
+}
+
 /// The config of every machine, by name.
 pub(crate) fn configs(
     spec: &Spec,

@@ -1,7 +1,8 @@
 //! Machines go only when nothing breaks without them.
 
 use expect_test::expect;
-use mainstay_plan::{EtcdMember, PowerState, Seen};
+use mainstay_plan::{Desired, EtcdMember, Goal, ImageFile, Mark, PowerState, Seen, StorageAt, Versions, VmSettings, plan};
+use uuid::Uuid;
 
 use crate::world::{THREE_AND_TWO, World, empty, settled};
 
@@ -320,4 +321,55 @@ fn protect_also_stops_removals_by_up() {
         .edit("name: prod", "name: prod\nprotect: true")
         .edit("count: 2", "count: 1");
     expect![". remove prod-w-2 held: cluster.yaml says `protect: true`, so no machine is removed; take `protect` out of cluster.yaml first"].assert_eq(&world.plan().render());
+}
+
+#[test]
+fn an_image_that_another_cluster_may_use_is_kept_and_one_that_cannot_be_told_too() {
+    let mut world = settled(THREE_AND_TWO).down();
+    let file = "talos-1.13.9-376567988ad3-nocloud-amd64.qcow2".to_owned();
+    let at = StorageAt {
+        host: "pve1".into(),
+        storage: "local".into(),
+    };
+    let kept = ImageFile {
+        file: file.clone(),
+        size: 9,
+    };
+    world.observed.images.insert(at, Seen::Yes(vec![kept]));
+    let deletes = |world: &World| {
+        let images = vec![file.clone()];
+        let desired = Desired {
+            goal: Goal::Absent { images },
+            ..world.desired()
+        };
+        let plan = plan(&desired, &world.look());
+        plan.steps.iter().any(|step| step.action.name() == "image.delete")
+    };
+    assert!(deletes(&world), "nothing else uses it");
+    let mut other = world.vm("prod-w-1").clone();
+    other.vmid = 512;
+    let theirs = |release: &str, config: &VmSettings| {
+        let mark = Mark::parse(&config.description).expect("a mark");
+        let versions = mark.versions.clone().map(|versions| Versions {
+            release: release.parse().expect("a version"),
+            ..versions
+        });
+        let mark = Mark {
+            cluster_id: Uuid::from_u128(7),
+            versions,
+            ..mark
+        };
+        mark.write_into("")
+    };
+    for (release, is_deleted) in [("1.13.9", false), ("1.12.6", true)] {
+        let mut vm = other.clone();
+        if let Seen::Yes(config) = &mut vm.config {
+            config.description = theirs(release, config);
+        }
+        world.vms().insert(512, vm);
+        assert_eq!(deletes(&world), is_deleted, "{release}");
+    }
+    other.config = Seen::Unknown("its host does not answer".into());
+    world.vms().insert(512, other);
+    assert!(!deletes(&world));
 }

@@ -2,6 +2,7 @@
 
 use expect_test::expect;
 use mainstay_plan::{Guest, Mark, PowerState, Seen};
+use mainstay_spec::Mac;
 use uuid::Uuid;
 
 use crate::world::{ONE, THREE_AND_TWO, World, empty, settled};
@@ -113,6 +114,7 @@ fn a_clone_of_our_machine_is_a_stranger() {
     (copy.vmid, copy.name) = (512, Some("Copy-of-VM-prod-w-1".to_owned()));
     if let Seen::Yes(config) = &mut copy.config {
         config.uuid = Some(Uuid::from_u128(9));
+        config.nic.as_mut().expect("a NIC").mac = Mac([0xbc, 0x24, 0x11, 0x99, 0x99, 0x99]);
     }
     world.vms().insert(512, copy);
     expect!["nothing to do"].assert_eq(&world.plan().render());
@@ -130,6 +132,36 @@ fn a_restored_backup_on_another_vmid_is_a_stranger_although_its_uuid_is_ours() {
     let mut world = world.down();
     world.settle();
     assert_eq!(world.vms().keys().copied().collect::<Vec<_>>(), [512]);
+}
+
+#[test]
+fn a_machine_that_has_a_copy_gets_no_config_and_both_are_named() {
+    for (uuid, what) in [(None, "SMBIOS UUID"), (Some(Uuid::from_u128(9)), "MAC address")] {
+        let mut world = settled(THREE_AND_TWO);
+        let mut copy = world.vm("prod-w-1").clone();
+        copy.vmid = 512;
+        if let (Seen::Yes(config), Some(uuid)) = (&mut copy.config, uuid) {
+            config.uuid = Some(uuid);
+        }
+        world.vms().insert(512, copy);
+        let plan = world.edit("memory: 8GiB, disk: 60GiB", "memory: 16GiB, disk: 60GiB").plan();
+        let told = format!("VM 512 has the same {what} as its VM 3001");
+        assert!(plan.render().contains(&told), "{}", plan.render());
+        let of_it = |step: &mainstay_plan::Step| step.subject.to_string() == "prod-w-1";
+        assert!(!plan.steps.iter().any(of_it), "{}", plan.render());
+    }
+}
+
+#[test]
+fn a_machine_whose_copy_is_all_that_is_left_is_not_made_again_beside_it() {
+    let mut world = settled(THREE_AND_TWO);
+    let mut copy = world.vms().remove(&3001).expect("is there");
+    copy.vmid = 512;
+    copy.name = Some("restored".into());
+    world.vms().insert(512, copy);
+    let plan = world.plan();
+    assert!(plan.render().contains("VM 512 has the same SMBIOS UUID"), "{}", plan.render());
+    assert!(!plan.steps.iter().any(|step| step.action.name() == "machine.claim"));
 }
 
 #[test]

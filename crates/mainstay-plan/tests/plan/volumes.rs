@@ -99,8 +99,52 @@ fn a_machine_that_ha_manages_is_taken_out_of_it_and_the_approval_says_so() {
         "{}",
         plan.render()
     );
+    assert!(purges(&plan));
+}
+
+fn purges(plan: &Plan) -> bool {
     let purges = |action: &Action| matches!(action, Action::MachineDelete { purge, .. } if *purge);
-    assert!(plan.steps.iter().any(|step| purges(&step.action)));
+    plan.steps.iter().any(|step| purges(&step.action))
+}
+
+#[test]
+fn a_machine_in_no_job_is_deleted_without_purge() {
+    let plan = settled(THREE_AND_TWO).edit("count: 2", "count: 1").plan();
+    assert!(!deleted(&plan).is_empty() && !purges(&plan), "{}", plan.render());
+}
+
+#[test]
+fn a_purge_names_every_job_that_the_machine_leaves() {
+    let mut world = settled(THREE_AND_TWO);
+    world.vm("prod-w-2").jobs.purged = Seen::Yes(vec!["backup job nightly".into(), "HA rule apart".into()]);
+    let plan = world.edit("count: 2", "count: 1").plan();
+    let told = "; it leaves backup job nightly; it leaves HA rule apart";
+    assert!(plan.render().contains(told) && purges(&plan), "{}", plan.render());
+}
+
+#[test]
+fn jobs_that_cannot_be_read_are_not_purged() {
+    let unread = || Seen::Unknown("Sys.Audit is missing on /".into());
+    let mut world = settled(THREE_AND_TWO);
+    world.vm("prod-w-2").jobs.purged = unread();
+    let plan = world.edit("count: 2", "count: 1").plan();
+    assert!(!deleted(&plan).is_empty() && !purges(&plan), "{}", plan.render());
+    // Proxmox VE would refuse it.
+    let mut world = settled(THREE_AND_TWO);
+    world.vm("prod-w-2").jobs.purged = unread();
+    world.vm("prod-w-2").ha = true;
+    let plan = world.edit("count: 2", "count: 1").plan();
+    assert!(plan.render().contains("ha-manager remove vm:"), "{}", plan.render());
+    assert!(deleted(&plan).is_empty());
+}
+
+#[test]
+fn a_replicated_machine_is_held_until_its_replica_is_gone() {
+    let mut world = settled(THREE_AND_TWO);
+    world.vm("prod-w-2").jobs.replication = Seen::Yes(vec!["3002-0 to pve2".into()]);
+    let plan = world.edit("count: 2", "count: 1").plan();
+    assert!(plan.render().contains("pvesr delete 3002-0"), "{}", plan.render());
+    assert!(deleted(&plan).is_empty());
 }
 
 #[test]

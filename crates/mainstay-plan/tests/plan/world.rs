@@ -8,7 +8,7 @@ use mainstay_plan::{
     Action, Desired, DesiredInputs, EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, Image, ImageFile, Kubernetes,
     KubernetesPart, LeftoverVolume, Mark, MemberRemoval, Memory, NodeCordon, NodeStatus, Observed, OpenPorts, Plan, PowerState,
     RunningGuest, SchematicRef, Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, SystemGoal, TokenScope, TurnPolicy,
-    UpgradeOrder, UpgradeRecord, Versions, Vm, VmDisk, VmNic, VmSettings, VolumeIdentity, derive, lint, plan, running,
+    UpgradeOrder, UpgradeRecord, Versions, Vm, VmDisk, VmJobs, VmNic, VmSettings, VolumeIdentity, derive, lint, plan, running,
 };
 use mainstay_spec::{Environment, Gib, Spec};
 use semver::Version;
@@ -409,6 +409,7 @@ impl World {
             tags: BTreeSet::new(),
             template: false,
             ha: false,
+            jobs: VmJobs::default(),
             config: Seen::Yes(config),
         };
         self.vms().insert(vmid, vm);
@@ -814,6 +815,7 @@ impl World {
                     tags,
                     template: false,
                     ha: false,
+                    jobs: VmJobs::default(),
                     config: Seen::Yes(config),
                 };
                 assert!(

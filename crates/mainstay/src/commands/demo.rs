@@ -192,7 +192,7 @@ impl DemoRun {
             clients: &clients,
             secrets: Some(&secrets),
             goal: RunGoal::Up,
-            holder: LeaseHolder::new("you", "here"),
+            holder: LeaseHolder::new("you", "here", "demo"),
             despite_lease: false,
             with_disks: std::collections::BTreeSet::new(),
             policy: mainstay_plan::TurnPolicy::default(),

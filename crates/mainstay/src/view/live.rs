@@ -127,7 +127,7 @@ impl EventReader for LiveView {
         match &line.event {
             WireEvent::Note { text } => self.above(&format!("note: {text}")),
             WireEvent::Stopping { running } => self.above(&format!(
-                "Stopping: no new step begins; waiting for {}. Ctrl-C again aborts.",
+                "Stopping: no new step begins; requests of {} are answered first. Ctrl-C again aborts.",
                 count(running.len(), "step")
             )),
             // The run is over: the last frame stays, and what follows comes below it.

@@ -84,7 +84,7 @@ impl PlainView {
         self.write(
             at,
             "stop",
-            &format!("no new step begins; waiting for {steps} (Ctrl-C again aborts)"),
+            &format!("no new step begins; requests of {steps} are answered first (Ctrl-C again aborts)"),
         );
         for id in running {
             let step = self.plan.as_ref().and_then(|plan| plan.step(*id));

@@ -1,6 +1,6 @@
 //! Errors in the stream. Errors of a run and of cluster.yaml are translated here, once; views and exit codes read the result.
 
-use mainstay_engine::{Failure, FailureKind, RunError};
+use mainstay_engine::{Failure, FailureKind, LeftTask, RunError};
 use mainstay_plan::{Lease, Plan, Refusal, RefusalKind, Step};
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,7 @@ pub struct ErrorEvent {
     /// When the lease of the other run ends, in UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
-    /// Steps that an interrupted run has not started.
+    /// Steps that an interrupted run has not finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<usize>,
     pub why: Vec<String>,
@@ -137,7 +137,7 @@ pub fn run_errors(error: &RunError, file: &str) -> Vec<ErrorEvent> {
             Vec::new(),
             &[],
         ),
-        RunError::Stopped { done, left } => vec![stopped(*done, *left)],
+        RunError::Stopped { done, left, tasks } => vec![stopped(*done, *left, tasks)],
         RunError::Aborted => one(
             ErrorKind::Interrupted,
             "Aborted; Proxmox VE tasks continue. Run the same command again: it finds them and continues.".into(),
@@ -174,17 +174,19 @@ fn leased(lease: &Lease) -> ErrorEvent {
     }
 }
 
-fn stopped(done: usize, left: usize) -> ErrorEvent {
-    let not_started = if left == 0 {
+fn stopped(done: usize, left: usize, tasks: &[LeftTask]) -> ErrorEvent {
+    let not_finished = if left == 0 {
         String::new()
     } else {
-        format!(", {left} not started")
+        format!(", {left} not finished")
     };
     let done = count(done, "step");
+    let named = |task: &LeftTask| format!("{}: its task goes on in Proxmox VE: {}", task.step, task.upid);
     ErrorEvent {
         kind: ErrorKind::Interrupted,
-        summary: format!("Stopped after {done}{not_started}. No step is running. Run the same command again to continue."),
+        summary: format!("Stopped after {done}{not_finished}. Run the same command again to continue."),
         left: Some(left),
+        why: tasks.iter().map(named).collect(),
         ..ErrorEvent::default()
     }
 }

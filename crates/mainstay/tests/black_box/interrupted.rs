@@ -1,5 +1,9 @@
 //! Runs that are interrupted, and runs of two people at once.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use crate::stage::{AGE_KEY, Running, Sim, Stage, in_order};
 
 /// A run that waits for its images and does nothing else: what can be stopped is always the same.
@@ -25,14 +29,24 @@ fn without_plan(text: &str) -> String {
         .collect()
 }
 
+/// Without the tasks that go on: whether the download has begun is a matter of milliseconds.
+fn without_tasks(text: &str) -> String {
+    let kept = in_order(&without_plan(text));
+    let is_task = |line: &&str| line.contains("its task goes on in Proxmox VE: UPID:");
+    kept.split_inclusive('\n').filter(|line| !is_task(line)).collect()
+}
+
 #[test]
-fn ctrl_c_lets_what_was_begun_end_and_the_next_run_goes_on() {
+fn ctrl_c_leaves_waits_within_two_seconds_and_the_next_run_goes_on() {
     let sim = Sim::slow();
     let stage = sim.stage().file("cluster.yaml", sim.cluster(81)).with_secrets();
     let run = fetching(&stage);
+    let asked = Instant::now();
     run.signal("INT");
-    run.finish()
-        .golden_with("interrupt-once", |text| in_order(&without_plan(text)));
+    let said = run.finish();
+    // The program itself needs a moment to end on a machine that is busy.
+    assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+    said.golden_with("interrupt-once", without_tasks);
     assert_eq!(stage.run(&["up", "--yes"]).code, Some(0));
     assert_eq!(stage.run(&["plan", "--check"]).code, Some(0));
 }
@@ -46,15 +60,19 @@ fn sigterm_is_heard_like_ctrl_c() {
     let said = run.finish();
     assert_eq!(said.code, Some(130), "{}", said.stderr);
     assert!(
-        said.stderr.contains("Stopped after 5 steps, 13 not started."),
+        said.stderr.contains("Stopped after 3 steps, 15 not finished."),
         "{}",
         said.stderr
     );
 }
 
+/// Requests for a download that are answered too late.
+const LATE: &str =
+    "faults:\n  - { call: 'POST /nodes/{node}/storage/{storage}/download-url', times: 2, then: { delay: { seconds: 600 } } }\n";
+
 #[test]
-fn ctrl_c_twice_leaves_at_once_and_the_next_run_finds_what_went_on() {
-    let sim = Sim::slow();
+fn ctrl_c_waits_for_answers_and_twice_leaves_at_once_and_the_next_run_finds_what_went_on() {
+    let sim = Sim::slow_of(LATE);
     let stage = sim.stage().file("cluster.yaml", sim.cluster(83)).with_secrets();
     let mut run = fetching(&stage);
     run.signal("INT");
@@ -113,6 +131,7 @@ fn a_lease_of_a_run_that_died_can_be_taken() {
     let desk = sim.stage().file("cluster.yaml", sim.cluster(86)).with_secrets();
     let sofa = sim
         .stage()
+        .with("USER", "grace")
         .with("HOSTNAME", "sofa")
         .with("SOPS_AGE_KEY", AGE_KEY)
         .file("cluster.yaml", desk.read("cluster.yaml"))
@@ -123,6 +142,25 @@ fn a_lease_of_a_run_that_died_can_be_taken() {
     assert_eq!(run.finish().code, None);
     assert_eq!(sofa.run(&["up", "--yes"]).code, Some(4));
     assert_eq!(sofa.run(&["up", "--yes", "--take-lease"]).code, Some(0));
+}
+
+#[test]
+fn two_runs_of_one_user_are_two_and_one_that_was_killed_is_taken_over_without_a_flag() {
+    let sim = Sim::slow();
+    let desk = sim.stage().file("cluster.yaml", sim.cluster(87)).with_secrets();
+    let mut run = desk.spawn(&["up", "--yes", "-v"]);
+    run.stderr.until(&["begin  guest.configure box-control-plane-1"]);
+    let second = desk.run(&["up", "--yes"]);
+    assert_eq!(second.code, Some(4), "{}", second.stderr);
+    assert!(
+        second.stderr.contains("ada@desk is running mainstay on this cluster"),
+        "{}",
+        second.stderr
+    );
+    run.signal("KILL");
+    assert_eq!(run.finish().code, None);
+    let third = desk.run(&["up", "--yes"]);
+    assert_eq!(third.code, Some(0), "{}", third.stderr);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn ctrl_c_at_the_question_ends_the_run_and_changes_nothing() {
     let said = run.finish();
     assert_eq!(said.code, Some(130), "{}", said.stderr);
     assert!(
-        said.stderr.contains("Stopped after 0 steps, 18 not started."),
+        said.stderr.contains("Stopped after 0 steps, 18 not finished."),
         "{}",
         said.stderr
     );

@@ -441,6 +441,12 @@ impl Sim {
         Self::serve(&Stage::new(), SLOW, &[])
     }
 
+    /// A world of its own, as slow.
+    pub fn slow_of(world: &str) -> Self {
+        let stage = Stage::new().file("world.yaml", world);
+        Self::serve(&stage, SLOW, &["--world", "world.yaml"])
+    }
+
     /// A world of its own, as a file.
     pub fn of(world: &str) -> Self {
         let stage = Stage::new().file("world.yaml", world);

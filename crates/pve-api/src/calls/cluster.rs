@@ -251,6 +251,68 @@ pub fn is_free(vmid: Vmid) -> Call<Vmid> {
     Call::new(Request::get("/cluster/nextid", &[]).with("vmid", vmid))
 }
 
+/// Replication jobs of the guests that the caller may see.
+pub fn replication_jobs() -> Call<Vec<ReplicationJob>> {
+    Call::new(Request::get("/cluster/replication", &[]))
+}
+
+/// Copies the volumes of a guest to another host, again and again.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct ReplicationJob {
+    /// `100-0`.
+    pub id: String,
+    #[serde(deserialize_with = "loose::text")]
+    pub guest: String,
+    #[serde(default, deserialize_with = "loose::opt_text")]
+    pub target: Option<String>,
+}
+
+/// All backup jobs.
+pub fn backup_jobs() -> Call<Vec<BackupJob>> {
+    Call::new(Request::get("/cluster/backup", &[]))
+}
+
+/// Backs guests up: those of a list, of a pool, or all but those of a list.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct BackupJob {
+    pub id: String,
+    #[serde(default, deserialize_with = "loose::opt_text")]
+    pub vmid: Option<String>,
+    #[serde(default, deserialize_with = "loose::opt_text")]
+    pub exclude: Option<String>,
+}
+
+impl BackupJob {
+    /// Whether it names this guest.
+    pub fn names(&self, vmid: Vmid) -> bool {
+        let lists = [&self.vmid, &self.exclude].into_iter().flatten();
+        let mut named = lists.flat_map(|list| list.split([',', ';', ' ']));
+        named.any(|name| name == vmid.to_string())
+    }
+}
+
+/// Rules of the HA manager. Releases before 9 have none, and no such call.
+pub fn ha_rules() -> Call<Vec<HaRule>> {
+    Call::new(Request::get("/cluster/ha/rules", &[]))
+}
+
+/// Which resources are to be where, or apart.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct HaRule {
+    pub rule: String,
+    #[serde(default, deserialize_with = "loose::opt_text")]
+    pub resources: Option<String>,
+}
+
+impl HaRule {
+    /// Whether it names this VM.
+    pub fn names(&self, vmid: Vmid) -> bool {
+        let wanted = format!("vm:{vmid}");
+        let mut named = self.resources.iter().flat_map(|list| list.split([',', ';', ' ']));
+        named.any(|name| name == wanted)
+    }
+}
+
 /// Options of the datacenter that concern guests.
 pub fn options() -> Call<Options> {
     Call::new(Request::get("/cluster/options", &[]))

@@ -12,6 +12,7 @@ use super::access::RancherAccess;
 use super::ssh::{GuestSession, MachineAccess, SshProblem, SshState};
 use super::wait::{Poll, WaitReporter, until};
 use crate::failure::{Failure, FailureKind};
+use crate::in_flight;
 
 /// sshd's longest penalty is ten minutes, and a first boot takes a few.
 const LOGIN_LIMIT: Duration = Duration::from_secs(900);
@@ -21,6 +22,9 @@ const FIRST_BOOT: Duration = Duration::from_secs(120);
 
 /// Commands of another run may hold the guest's lock for this long.
 const LOCK_LIMIT: Duration = Duration::from_secs(300);
+
+/// A command that may take longer is not waited for by a run that is told to stop.
+const ANSWERED_SOON: Duration = Duration::from_secs(60);
 
 /// A machine that proved to be the VM of the plan, under its recorded host key. The only way to write into a guest.
 #[derive(Clone)]
@@ -117,7 +121,12 @@ impl OpenGuest {
     pub(super) async fn execute(&self, command: &GuestCommand, progress: &dyn WaitReporter) -> Result<SshOutput, Failure> {
         let what = format!("`{}` did not run on {}", command.name, self.name());
         until(&self.access, progress, &what, LOCK_LIMIT, async || {
-            let output = self.run(command).await?;
+            // Installing and starting take minutes, and go on in the guest without us.
+            let output = if command.timeout <= ANSWERED_SOON {
+                in_flight::send(self.run(command)).await?
+            } else {
+                self.run(command).await?
+            };
             if output.is_success() {
                 return Ok(Poll::Done(output));
             }
@@ -134,7 +143,7 @@ impl OpenGuest {
     /// Writes a file whole or not at all. Its content goes through stdin and is in no command line.
     pub(super) async fn write(&self, file: &GuestFile) -> Result<(), Failure> {
         let remote = RemoteFile::new(file.path.as_str(), file.mode, file.content.as_bytes());
-        let written = self.session.client.write_file(&remote).await;
+        let written = in_flight::send(self.session.client.write_file(&remote)).await;
         written.map_err(|error| self.failure(error))
     }
 

@@ -57,6 +57,11 @@ fn schematic(spec: &Spec) -> Schematic {
 }
 
 /// The disk image of the file, by version, schematic and architecture.
+/// What the names of all images of a release begin with.
+pub(in crate::guest) fn image_prefix(versions: &Versions) -> String {
+    format!("talos-{}-", versions.release)
+}
+
 pub(in crate::guest) fn image(spec: &Spec, versions: &Versions) -> Image {
     let assets = assets(spec, versions);
     let path = assets.disk_image_path();
@@ -66,7 +71,7 @@ pub(in crate::guest) fn image(spec: &Spec, versions: &Versions) -> Image {
         .and_then(|talos| talos.factory.join(path.trim_start_matches('/')).ok());
     let short: String = assets.schematic.chars().take(16).collect();
     Image {
-        file: format!("talos-{}-{short}-{}", versions.release, assets.disk_image()),
+        file: format!("{}{short}-{}", image_prefix(versions), assets.disk_image()),
         url: url.map(String::from).unwrap_or_default(),
         schematic: Some(SchematicRef {
             text: schematic(spec).canonical(),
