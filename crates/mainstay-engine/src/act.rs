@@ -7,6 +7,7 @@ mod image;
 mod kubernetes;
 mod location;
 mod node;
+mod pool;
 mod servers;
 mod tasks;
 mod upgrade;
@@ -38,6 +39,7 @@ pub async fn act(step: &Step, clients: &Clients, addresses: &AddressBook, progre
         Action::MachineGrow { vm, slot, to } => disks::grow(clients, progress, vm, slot, *to).await,
         Action::MachineStart { vm } => vm::start(clients, ctx, vm).await,
         Action::MachineChange { vm, settings, mark } => vm::change(clients, vm, settings, mark).await,
+        Action::MachinePool { vm, from, to } => pool::move_to(clients, vm, from.as_deref(), to.as_deref()).await,
         Action::MachineReboot { vm, guest, check } => vm::reboot(clients, ctx, vm, guest, check.as_ref()).await,
         Action::MachineStop { vm, check } => vm::stop(clients, ctx, vm, check.as_ref()).await,
         Action::MachineDelete {
@@ -82,6 +84,7 @@ pub async fn act(step: &Step, clients: &Clients, addresses: &AddressBook, progre
         Action::EtcdJoin { guest } => guest::await_voter(ctx, guest).await,
         Action::EtcdLeave { member, by, ask } => guest::remove_member(ctx, member, by, ask).await,
         Action::NodeAwait { until, ask } => node::await_ready(ctx, &subject, *until, ask).await,
+        Action::NodeChange { change, ask } => node::change(Servers { ctx, ask }, &subject, change).await,
         Action::NodeDelete { ask, was_drained } => node::delete(Servers { ctx, ask }, &subject, *was_drained).await,
         Action::NodeCordon { turn, budget, ask } => {
             drain::cordon(clients, Servers { ctx, ask }, &subject, turn, budget.as_ref()).await

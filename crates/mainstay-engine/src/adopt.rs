@@ -139,6 +139,8 @@ fn mark(spec: &Spec, cluster_id: Uuid, vmid: u32, config: &VmConfig) -> Result<M
         lease: None,
         upgrade: None,
         host_key: None,
+        tags: BTreeSet::new(),
+        pool: None,
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mainstay_plan::addon::wanted::AddonRequests;
 use mainstay_plan::{
-    ClusterSecrets, Desired, Goal, Held, HoldKind, Kubernetes, Lease, Observed, Plan, Step, StepId, TurnPolicy, derive, lint,
+    ClusterSecrets, Desired, Goal, Held, HoldKind, Kubernetes, Lease, Observed, Plan, Publisher, Step, StepId, TurnPolicy, derive, lint,
     plan,
 };
 use mainstay_spec::Spec;
@@ -146,24 +146,31 @@ async fn plan_under(run: &Run<'_>, policy: &TurnPolicy) -> Result<PlannedRound, 
             .map(|secrets| (run.spec, secrets)),
         ..ObserveScope::of(run.spec, run.secrets.map(ClusterSecrets::id))
     };
-    let sight = observe(run.clients, &scope).await.map_err(RunError::ObserveFailed)?;
+    let mut sight = observe(run.clients, &scope).await.map_err(RunError::ObserveFailed)?;
     let mut desired = match &run.goal {
         RunGoal::Up => derive::desired(run.spec, run.secrets, &sight.observed, &sight.pins)
             .map_err(|error| RunError::ObserveFailed(error.into()))?,
         RunGoal::Down { images } => Desired::nothing(run.spec, run.secrets.map(ClusterSecrets::id), images.clone()),
     };
+    if run.goal == RunGoal::Up && run.secrets.is_none() {
+        check_configs(run, &sight.observed)?;
+    }
     desired.with_disks.clone_from(&run.with_disks);
     if let Goal::Cluster(cluster) = &mut desired.goal {
         cluster.addons.requests.clone_from(&run.addons);
     }
     desired.policy.clone_from(policy);
-    let plan = plan(&desired, &sight.observed);
+    let mut plan = plan(&desired, &sight.observed);
+    if let Some(publisher) = ask_publisher(run, &desired, &plan).await {
+        sight.observed.publisher = publisher;
+        plan = mainstay_plan::plan(&desired, &sight.observed);
+    }
     let broken = lint(&plan, &desired, &sight.observed);
     if !broken.is_empty() {
         return Err(RunError::InvalidPlan(broken.iter().map(ToString::to_string).collect()));
     }
     if run.goal == RunGoal::Up && !plan.steps.is_empty() && plan.refusals.is_empty() {
-        check_rights(run, &sight)?;
+        check_rights(run, &sight, &plan)?;
     }
     Ok(PlannedRound {
         plan,
@@ -173,10 +180,33 @@ async fn plan_under(run: &Run<'_>, policy: &TurnPolicy) -> Result<PlannedRound, 
     })
 }
 
+/// What the publisher says about the image, where the plan downloads or imports it: a release that it does not have, a file that is not
+/// whole. Its size is asked for only where no download asks for it anyway.
+async fn ask_publisher(run: &Run<'_>, desired: &Desired, plan: &Plan) -> Option<Publisher> {
+    let image_use = plan.image_use();
+    if !(image_use.fetched || image_use.imported) {
+        return None;
+    }
+    let cluster = desired.cluster_goal()?;
+    let image = &cluster.machines.first()?.image;
+    let asked = guest::ask_publisher(&run.clients.guests, run.spec, &cluster.versions, image, !image_use.fetched);
+    Some(asked.await)
+}
+
+/// Without secrets there are no configs yet, but what Talos would refuse in them can be told before anything is made.
+fn check_configs(run: &Run<'_>, observed: &Observed) -> Result<(), RunError> {
+    let failed = |error: mainstay_plan::DeriveError| RunError::ObserveFailed(error.into());
+    let versions = derive::versions(run.spec, Some(observed), None).map_err(failed)?;
+    let env = &run.clients.env;
+    let mut rng = env.entropy.fork("configs to check").rng();
+    derive::check_configs(run.spec, &versions, env.wall.now(), &mut rng).map_err(failed)
+}
+
 /// Before the first change: compares the privileges that the file needs with those of the token.
-fn check_rights(run: &Run<'_>, sight: &Observation) -> Result<(), RunError> {
+fn check_rights(run: &Run<'_>, sight: &Observation, plan: &Plan) -> Result<(), RunError> {
     let version = pve_version(&sight.observed.pve);
-    let missing = preflight::missing(run.spec, &sight.observed, version, &sight.permissions);
+    let mut missing = preflight::missing(run.spec, &sight.observed, version, &sight.permissions);
+    missing.extend(preflight::missing_for(plan, version, &sight.permissions));
     if missing.is_empty() {
         Ok(())
     } else {

@@ -200,8 +200,12 @@ impl From<mainstay_plan::DeriveError> for Failure {
 impl From<PveError> for Failure {
     fn from(error: PveError) -> Self {
         let (kind, what, help) = read(&error);
+        let why = match &error {
+            PveError::TaskFailed(task) => task.cause().map(str::to_owned),
+            _ => None,
+        };
         let mut failure = Self::new(kind, what).caused_by(error);
-        failure.help = help;
+        (failure.why, failure.help) = (why, help);
         failure
     }
 }
@@ -226,6 +230,16 @@ fn read(error: &PveError) -> (FailureKind, String, Vec<String>) {
         PveError::Decode { .. } => plain(FailureKind::Bug),
         PveError::Refused(_) | PveError::TaskFailed(_) => match error.class() {
             Some(Class::Denied | Class::RootOnly) => (FailureKind::Denied, error.to_string(), denied_help(error)),
+            Some(Class::Unauthenticated) if is_login(error) => (
+                FailureKind::Denied,
+                "Proxmox VE does not accept the user and password".into(),
+                vec!["check PROXMOX_VE_USERNAME (user@realm) and PROXMOX_VE_PASSWORD".into()],
+            ),
+            Some(Class::StorageFull) => (
+                FailureKind::Failed,
+                error.to_string(),
+                vec!["the storage is full: free space on it, or choose another in `datacenter.storage`".into()],
+            ),
             Some(Class::Unauthenticated) => (
                 FailureKind::Denied,
                 "Proxmox VE does not accept the token".into(),
@@ -251,6 +265,11 @@ fn read(error: &PveError) -> (FailureKind, String, Vec<String>) {
             _ => plain(FailureKind::Failed),
         },
     }
+}
+
+/// The request that a password is sent with.
+fn is_login(error: &PveError) -> bool {
+    matches!(error, PveError::Refused(refusal) if refusal.call.path() == "/access/ticket")
 }
 
 fn denied_help(error: &PveError) -> Vec<String> {

@@ -55,6 +55,8 @@ pub struct KeptFacts {
     pub hosts: BTreeMap<pve_api::Host, HostFacts>,
     /// Image files, with those that this run fetched since.
     pub images: BTreeMap<StorageAt, Seen<Vec<ImageFile>>>,
+    pub zone: Option<String>,
+    pub resource_pool: Seen<String>,
 }
 
 /// The facts of the last observation, for the next one if it may use them.

@@ -101,6 +101,11 @@ impl KubeClients {
     pub fn server(&self, address: Ipv4Addr) -> Result<mainstay_kube::Cluster, mainstay_kube::Error> {
         self.servers.server(address)
     }
+
+    /// The API at an endpoint that users use, whatever stands behind it. Its certificate must name the host.
+    pub fn connect_to(&self, at: &Target) -> Result<mainstay_kube::Cluster, mainstay_kube::Error> {
+        self.servers.connect_to(at)
+    }
 }
 
 impl KubeServers {
@@ -116,6 +121,13 @@ impl KubeServers {
     }
 
     fn connect(&self, address: Ipv4Addr) -> Result<mainstay_kube::Cluster, mainstay_kube::Error> {
+        self.connect_to(&Target {
+            host: address.to_string(),
+            port: KUBERNETES_PORT,
+        })
+    }
+
+    fn connect_to(&self, at: &Target) -> Result<mainstay_kube::Cluster, mainstay_kube::Error> {
         let trust = match &self.access {
             Some(access) => Trust::Ca {
                 ca_pem: access.ca.clone(),
@@ -129,10 +141,6 @@ impl KubeServers {
                 server_name: None,
             },
         };
-        let at = Target {
-            host: address.to_string(),
-            port: KUBERNETES_PORT,
-        };
-        mainstay_kube::Cluster::connect(&self.env, &at, &trust, CONNECT)
+        mainstay_kube::Cluster::connect(&self.env, at, &trust, CONNECT)
     }
 }

@@ -4,6 +4,8 @@ pub(crate) mod addons;
 mod cluster;
 mod jobs;
 mod leftovers;
+mod limit;
+mod neighbours;
 mod pve;
 mod volumes;
 
@@ -14,9 +16,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use mainstay_net::{Target, dial_within};
 use mainstay_plan::addon::seen::ObservedAddons;
-use mainstay_plan::{ClusterSecrets, GuestConfig, Mark, Observed, OpenPorts, Pins, PowerState, Seen, Vm, derive};
+use mainstay_plan::{ClusterSecrets, GuestConfig, Mark, Observed, OpenPorts, Pins, PowerState, Publisher, Seen, Vm, derive};
 use mainstay_spec::Spec;
 use pve_api::access::Permissions;
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::addresses::AddressBook;
@@ -32,8 +35,11 @@ pub use volumes::volume_uses_with;
 /// SYN is sent again after a second.
 const PROBE: Duration = Duration::from_millis(1100);
 
-/// Talos and Kubernetes: the only ports that are ever tried on an address that may be a stranger's.
-const PROBED_PORTS: [u16; 2] = [50000, 6443];
+/// What machines of all kinds answer on: Talos, Kubernetes, SSH, web servers, Proxmox VE.
+const PROBED_PORTS: [u16; 6] = [50000, 6443, 22, 80, 443, 8006];
+
+/// On loopback addresses, which belong to one machine, only what a cluster itself answers on: Talos, Kubernetes, the supervisor of RKE2.
+const PROBED_ON_LOOPBACK: [u16; 3] = [50000, 6443, 9345];
 
 /// What concerns one cluster.
 #[derive(Debug)]
@@ -41,11 +47,15 @@ pub struct ObserveScope<'a> {
     pub cluster_id: Option<Uuid>,
     /// VMIDs that are wanted.
     pub vmids: BTreeSet<u32>,
+    /// The VMID of each machine that is wanted.
+    pub by_name: BTreeMap<String, u32>,
     /// Machines that are wanted, and where.
     pub addresses: AddressBook,
     pub control_planes: BTreeSet<String>,
     pub vip: Option<Ipv4Addr>,
     pub pool: Option<&'a str>,
+    /// What machines are attached to.
+    pub bridge: Option<&'a str>,
     /// The storage for images, if the file names one.
     pub images: Option<&'a str>,
     /// Everything is to go, so that the snapshots of every machine are read.
@@ -61,10 +71,16 @@ impl<'a> ObserveScope<'a> {
         Self {
             cluster_id,
             vmids: spec.machines.iter().map(|machine| machine.vmid).collect(),
+            by_name: spec
+                .machines
+                .iter()
+                .map(|machine| (machine.name.to_string(), machine.vmid))
+                .collect(),
             addresses: AddressBook::of_file(spec),
             control_planes: spec.control_planes().map(|machine| machine.name.to_string()).collect(),
             vip: spec.network.vip,
             pool: spec.datacenter.pool.as_ref().map(AsRef::as_ref),
+            bridge: Some(spec.network.bridge.as_str()),
             images: spec.datacenter.storage.images.as_ref().map(AsRef::as_ref),
             removes_all: false,
             addons: None,
@@ -89,16 +105,28 @@ pub async fn observe(site: &Clients, scope: &ObserveScope<'_>) -> Result<Observa
         made: site.journal.made_volumes(),
         fills: site.journal.fills().iter().filter_map(|upid| upid.parse().ok()).collect(),
     };
-    // An address that does not answer takes the whole timeout, so the addresses are tried while Proxmox VE answers.
-    let (datacenter, mut answers) = tokio::join!(pve::look(&site.pve, &site.facts, scope, &noted), probe_all(site, scope));
+    // An address that does not answer takes the whole timeout, so the addresses are tried while Proxmox VE answers, as soon as its
+    // inventory says which machines do not exist yet.
+    let (tell, inventory) = oneshot::channel();
+    let (datacenter, mut answers) = tokio::join!(
+        pve::look(&site.pve, &site.facts, scope, &noted, tell),
+        probe_free(site, scope, inventory)
+    );
     let mut datacenter = datacenter?;
+    for (address, vms) in std::mem::take(&mut datacenter.address_users) {
+        match answers.entry(address).or_insert(Seen::No) {
+            Seen::Yes(open) => open.vms = vms,
+            other => *other = Seen::Yes(OpenPorts { ports: Vec::new(), vms }),
+        }
+    }
     // From now on these names prove nothing: the next volume of such a name may be made by anyone.
     if !datacenter.ended.is_empty() {
         let volumes = std::mem::take(&mut datacenter.ended);
         site.journal.write(&JournalEntry::Ended { volumes });
     }
     let mut running = running_machines(&datacenter.vms, scope);
-    if answers.iter().any(|answer| is_foreign_answer(answer, scope, &running)) {
+    // The inventory is some seconds old, and under load it lists machines as stopped that run. Only their hosts know.
+    if !scope.removes_all && has_stopped(&datacenter.vms, scope) {
         pve::ask_hosts_for_power(&site.pve, &mut datacenter.vms).await;
         running = running_machines(&datacenter.vms, scope);
     }
@@ -112,10 +140,13 @@ pub async fn observe(site: &Clients, scope: &ObserveScope<'_>) -> Result<Observa
         quorate: datacenter.quorate,
         token: datacenter.token,
         hosts: datacenter.hosts,
+        zone: datacenter.zone,
+        resource_pool: datacenter.resource_pool,
         vms: datacenter.vms,
         leftovers: datacenter.leftovers,
         lost: datacenter.lost,
         images: datacenter.images,
+        publisher: Publisher::NotAsked,
         guests: BTreeMap::new(),
         etcd: Seen::No,
         answers,
@@ -168,6 +199,19 @@ async fn wanted_configs(
     Ok((pins, configs))
 }
 
+/// A machine of this cluster is listed as stopped.
+fn has_stopped(vms: &Seen<BTreeMap<u32, Vm>>, scope: &ObserveScope<'_>) -> bool {
+    let is_ours = |vm: &Vm| {
+        let mark = vm
+            .config
+            .yes()
+            .and_then(|config| Mark::parse(&config.description));
+        mark.is_some_and(|mark| Some(mark.cluster_id) == scope.cluster_id)
+    };
+    let mut all = vms.yes().into_iter().flat_map(BTreeMap::values);
+    all.any(|vm| vm.power == PowerState::Stopped && is_ours(vm))
+}
+
 /// A machine answers where no machine of ours runs that could.
 fn is_foreign_answer(
     answer: (&Ipv4Addr, &Seen<OpenPorts>),
@@ -206,29 +250,102 @@ fn running_machines(vms: &Seen<BTreeMap<u32, Vm>>, scope: &ObserveScope<'_>) -> 
     running
 }
 
-/// Who answers on the addresses that we want.
-async fn probe_all(site: &Clients, scope: &ObserveScope<'_>) -> BTreeMap<Ipv4Addr, Seen<OpenPorts>> {
+/// The addresses that must be free: those of machines that do not exist yet, and the VIP while no control plane exists. `existing`: names
+/// and VMIDs of the VMs that are there.
+fn must_be_free(scope: &ObserveScope<'_>, existing: &Existing) -> BTreeSet<Ipv4Addr> {
     // Who removes machines needs no address to be free.
     if scope.removes_all {
-        return BTreeMap::new();
+        return BTreeSet::new();
     }
-    let wanted: BTreeSet<Ipv4Addr> = scope.addresses.wanted().chain(scope.vip).collect();
+    let exists =
+        |name: &str| existing.names.contains(name) || scope.by_name.get(name).is_some_and(|vmid| existing.vmids.contains(vmid));
+    let missing = scope.by_name.keys().filter(|name| !exists(name));
+    let vip = scope.vip.filter(|_| !scope.control_planes.iter().any(|name| exists(name)));
+    missing.filter_map(|name| scope.addresses.get(name)).chain(vip).collect()
+}
+
+/// The VMs of an inventory.
+#[derive(Debug, Clone, Default)]
+pub struct Existing {
+    pub vmids: BTreeSet<u32>,
+    /// Of those that carry our tag: a machine keeps its VMID when the file gives it another.
+    pub names: BTreeSet<String>,
+}
+
+/// Who answers on the addresses that must be free.
+async fn probe_free(
+    site: &Clients,
+    scope: &ObserveScope<'_>,
+    inventory: oneshot::Receiver<Existing>,
+) -> BTreeMap<Ipv4Addr, Seen<OpenPorts>> {
+    // Without an inventory the observation fails, and nothing is dialled.
+    let Ok(existing) = inventory.await else {
+        return BTreeMap::new();
+    };
+    let wanted = must_be_free(scope, &existing);
     let found = join_all(wanted.iter().map(|address| probe(site, *address))).await;
     wanted.into_iter().zip(found).collect()
 }
 
 async fn probe(site: &Clients, address: Ipv4Addr) -> Seen<OpenPorts> {
-    let tries = PROBED_PORTS.map(|port| async move {
+    let dialled: &[u16] = if address.is_loopback() {
+        &PROBED_ON_LOOPBACK
+    } else {
+        &PROBED_PORTS
+    };
+    let tries = dialled.iter().map(|port| async move {
         let target = Target {
             host: address.to_string(),
-            port,
+            port: *port,
         };
-        dial_within(&*site.env.dialer, &target, PROBE).await.is_ok().then_some(port)
+        dial_within(&*site.env.dialer, &target, PROBE).await.is_ok().then_some(*port)
     });
     let ports: Vec<u16> = join_all(tries).await.into_iter().flatten().collect();
     if ports.is_empty() {
         Seen::No
     } else {
-        Seen::Yes(OpenPorts { ports })
+        Seen::Yes(OpenPorts { ports, vms: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "\
+name: small
+datacenter: { endpoint: https://pve.lan:8006 }
+network: { cidr: 10.0.0.0/16, gateway: 10.0.0.1, vip: 10.0.0.20 }
+pools:
+  control-plane: { count: 1, addresses: 10.0.0.11+, vmids: 2000+ }
+  worker: { count: 2, addresses: 10.0.0.21+, vmids: 3000+ }
+";
+
+    #[test]
+    fn only_addresses_of_machines_that_do_not_exist_are_dialled() {
+        let environment = mainstay_spec::Environment::default();
+        let spec = match mainstay_spec::load(FILE, "cluster.yaml", &environment, &|_| None) {
+            Ok(checked) => checked.spec,
+            Err(faults) => panic!("{faults:?}"),
+        };
+        let scope = ObserveScope::of(&spec, None);
+        let dialled = |vmids: &[u32], names: &[&str]| -> Vec<String> {
+            let existing = Existing {
+                vmids: vmids.iter().copied().collect(),
+                names: names.iter().map(|name| (*name).to_owned()).collect(),
+            };
+            must_be_free(&scope, &existing).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(dialled(&[], &[]), ["10.0.0.11", "10.0.0.20", "10.0.0.21", "10.0.0.22"]);
+        assert_eq!(
+            dialled(&[2000, 3000], &[]),
+            ["10.0.0.22"],
+            "etcd may have begun, so the VIP is ours"
+        );
+        assert_eq!(dialled(&[9000, 9001, 3001], &["small-control-plane-1"]), ["10.0.0.21"]);
+        assert!(dialled(&[2000, 3000, 3001], &[]).is_empty());
+        let removes_all = true;
+        let down = ObserveScope { removes_all, ..scope };
+        assert!(must_be_free(&down, &Existing::default()).is_empty());
     }
 }

@@ -159,10 +159,10 @@ fn put_seed(set: &mut VmConfig, seed: &Seed) {
         },
     );
     set.nameservers = Some(seed.dns.iter().map(ToString::to_string).collect());
+    set.searchdomain = Some(seed.search.clone());
     if let Some(user) = &seed.user {
         set.ciuser = Some(user.name.clone());
         set.sshkeys = Some(vec![user.public_key.clone()]);
-        set.searchdomain = Some(user.search.clone());
         // Packages are upgraded by nothing but the user: an upgrade at boot would restart servers.
         set.other.insert("ciupgrade".to_owned(), "0".to_owned());
     }
@@ -248,7 +248,10 @@ pub fn apply_setting(change: &mut qemu::Change, setting: &Setting, config: &VmCo
         Setting::Boot(devices) => set.boot = Some(Boot::from_devices(devices)),
         Setting::Nic(nic) => drop(set.nets.insert(0, nic_config(nic)?)),
         Setting::Seed(seed) => put_seed(set, seed),
-        Setting::Tags(added) => set.tags = Some(with_tags(config.tags.as_ref(), added)?),
+        Setting::Tags { add, remove } => {
+            let kept = config.tags.iter().flat_map(Tags::iter).filter(|tag| !remove.contains(*tag));
+            set.tags = Some(parse_tags(&kept.map(str::to_owned).chain(add.iter().cloned()).collect())?);
+        }
         Setting::Attach(disk) => {
             let slot = slot(&disk.slot)?;
             // Not idempotent: the same new disk sent twice would allocate two volumes.

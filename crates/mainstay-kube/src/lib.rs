@@ -35,7 +35,7 @@ pub use error::{ApiCause, ApiStatus, Class, Error, FieldConflict};
 pub use health::{ApiReadiness, DnsPods, WarningEvent};
 pub use kubelet_csr::{KubeletCsr, Unfit};
 pub use lease::NodeLease;
-pub use node::{Metadata, Node, NodeTaint};
+pub use node::{APPLIED, Node, NodeEdit, NodeTaint};
 pub use object::{Deletion, KindInfo, ListScope, ObjectRef, OnConflict, Propagation};
 pub use owner::{ObjectOwner, gitops_managers, owners};
 pub use pod::{Pod, PodProblem, PodProblemKind};
@@ -148,27 +148,18 @@ impl Cluster {
         }
     }
 
-    /// Makes the labels and annotations of a node that are ours exactly these. What we set before and leave out now goes away; what
-    /// others set stays, unless it is one of ours.
-    pub async fn set_metadata(&self, name: &str, ours: &Metadata) -> Result<(), Error> {
-        let metadata = json!({ "name": name, "labels": ours.labels, "annotations": ours.annotations });
-        let patch = Patch::Apply(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));
-        let params = PatchParams::apply(MANAGER).force();
-        let api = self.node_api();
-        // A node that is not there must not be made by labelling it.
-        if self.node(name).await?.is_none() {
-            let status = ApiStatus {
-                code: 404,
-                message: format!("nodes \"{name}\" not found"),
-                ..ApiStatus::default()
-            };
-            return Err(Error::Refused {
-                call: "set metadata",
-                at: self.at.clone(),
-                status: Box::new(status),
-            });
-        }
-        self.within("set metadata", api.patch(name, &params, &patch)).await.map(drop)
+    /// Changes labels and taints of a node in one request, together with the record of which of them are ours. All others stay.
+    pub async fn edit_node(&self, name: &str, edit: &NodeEdit) -> Result<(), Error> {
+        self.retrying_conflicts(async || {
+            let api = self.node_api();
+            let node = self.within("edit node", api.get(name)).await?;
+            let version = node.metadata.resource_version.clone();
+            let patch = edit.patch(&Node::from(node), version.as_deref());
+            self.within("edit node", api.patch(name, &PatchParams::default(), &Patch::Merge(patch)))
+                .await
+                .map(drop)
+        })
+        .await
     }
 
     /// Puts these taints on a node and leaves all others as they are.

@@ -1,6 +1,6 @@
 //! A node, as far as it concerns us.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use serde_json::{Value, json};
@@ -36,11 +36,34 @@ pub struct NodeTaint {
     pub effect: String,
 }
 
-/// Labels and annotations of ours.
+/// The annotation that records which labels and taints of a Node mainstay set.
+pub const APPLIED: &str = "mainstay/applied";
+
+/// A change of labels and taints.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Metadata {
-    pub labels: BTreeMap<String, String>,
-    pub annotations: BTreeMap<String, String>,
+pub struct NodeEdit {
+    pub set_labels: BTreeMap<String, String>,
+    pub remove_labels: BTreeSet<String>,
+    pub set_taints: Vec<NodeTaint>,
+    /// By key and effect, whatever their value.
+    pub remove_taints: Vec<NodeTaint>,
+    /// Written as [`APPLIED`]. `None` removes it.
+    pub record: Option<String>,
+}
+
+impl NodeEdit {
+    /// The merge patch for a node as it was read. With its version a change that came in between makes it a conflict.
+    pub(crate) fn patch(&self, seen: &Node, version: Option<&str>) -> Value {
+        let set = self.set_labels.iter().map(|(key, value)| (key.clone(), json!(value)));
+        let removed = self.remove_labels.iter().map(|key| (key.clone(), Value::Null));
+        let labels: serde_json::Map<String, Value> = removed.chain(set).collect();
+        let metadata = json!({ "resourceVersion": version, "labels": labels, "annotations": { APPLIED: self.record } });
+        let taints = with_taints(&without_taints(&seen.taints, &self.remove_taints), &self.set_taints);
+        if taints == seen.taints {
+            return json!({ "metadata": metadata });
+        }
+        json!({ "metadata": metadata, "spec": { "taints": taints_json(&taints) } })
+    }
 }
 
 impl Node {

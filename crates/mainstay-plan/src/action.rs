@@ -12,6 +12,7 @@ use crate::addon::ready::AwaitedWorkload;
 use crate::addon::run::{ChartRef, ReleaseCleanup, ReleaseRun, ReleaseWatch};
 use crate::desired::{Image, SchematicRef};
 use crate::mark::Mark;
+use crate::node_change::NodeChange;
 use crate::observed::{GuestConfig, StorageAt, VolumeIdentity};
 use crate::settings::Setting;
 use crate::step::{
@@ -62,6 +63,12 @@ pub enum Action {
         vm: VmRef,
         settings: Vec<Setting>,
         mark: Box<Mark>,
+    },
+    /// Move a VM from one resource pool of PVE to another, or out of its pool.
+    MachinePool {
+        vm: VmRef,
+        from: Option<String>,
+        to: Option<String>,
     },
     /// Restart through PVE, so that pending settings take effect.
     MachineReboot {
@@ -160,6 +167,11 @@ pub enum Action {
     /// Wait for the Kubernetes Node.
     NodeAwait {
         until: NodeState,
+        ask: Ask,
+    },
+    /// Set labels and taints of the Kubernetes Node, and take off those that are not wanted any more.
+    NodeChange {
+        change: Box<NodeChange>,
         ask: Ask,
     },
     /// Delete the Node of a machine that is off. `was_drained`: no pod holds a volume there any more. Otherwise the volumes are released
@@ -398,6 +410,7 @@ impl Action {
                 .on(vm)
                 .impact(Impact::Live)
                 .allocates(&vm.host, settings.iter().find_map(Setting::allocates_on)),
+            Self::MachinePool { vm, .. } => row("machine.pool", "", "moving to its pool", 1).on(vm),
             Self::MachineReboot { vm, .. } => row("machine.reboot", "reboot", "restarting", 60).restarts(vm),
             Self::MachineStop { vm, .. } => row("machine.stop", "stop", "stopping", 3).on(vm).impact(Impact::Live).stops(),
             Self::MachineDelete { vm, .. } => row("machine.delete", "", "deleting", 3)
@@ -436,6 +449,7 @@ impl Action {
                 .removes_data()
                 .etcd(EtcdEffect::Leaves(member)),
             Self::NodeAwait { .. } => row("node.await", "await node", "waiting for the node", 90).waits(),
+            Self::NodeChange { .. } => row("node.change", "", "setting labels and taints", 1).impact(Impact::Live),
             Self::NodeDelete { .. } => row("node.delete", "delete node", "deleting the Node", 1)
                 .impact(Impact::Live)
                 .removes_data(),
@@ -488,6 +502,7 @@ impl Action {
             | Self::ImageDiscard { .. }
             | Self::ImageDelete { .. }
             | Self::MachineStart { .. }
+            | Self::MachinePool { .. }
             | Self::MachineReboot { .. }
             | Self::MachineStop { .. }
             | Self::MachineDelete { .. }
@@ -499,6 +514,7 @@ impl Action {
             | Self::GuestReconfigure { .. }
             | Self::EtcdJoin { .. }
             | Self::NodeAwait { .. }
+            | Self::NodeChange { .. }
             | Self::NodeDelete { .. }
             | Self::NodeUncordon { .. } => None,
         }

@@ -72,7 +72,7 @@ impl PlanBuilder {
         self.plan.refusals.push(refusal);
     }
 
-    /// The only thing a pass may ask: after a refusal no step is shown, so the remaining passes need not run.
+    /// After a refusal no step is shown, so the remaining passes need not run.
     pub fn is_refused(&self) -> bool {
         !self.plan.refusals.is_empty()
     }
@@ -83,6 +83,11 @@ impl PlanBuilder {
 
     pub fn note(&mut self, note: String) {
         self.plan.notes.push(note);
+    }
+
+    /// Whether any step so far does this, for what is said about the plan as a whole.
+    pub fn uses(&self, does: impl Fn(&Action) -> bool) -> bool {
+        self.plan.steps.iter().any(|step| does(&step.action))
     }
 
     /// The plan. A refusal empties it: half of what was asked for is not what was asked for.

@@ -10,10 +10,11 @@ use crate::desired::{Desired, Goal};
 use crate::drain;
 use crate::etcd::{self, EtcdChain, EtcdPresence};
 use crate::guest;
-use crate::images::ImageTable;
+use crate::images::{self, ImageTable};
 use crate::join;
 use crate::kubernetes;
 use crate::node;
+use crate::node_settings;
 use crate::observed::{Observed, Seen};
 use crate::ownership::OwnedVms;
 use crate::placement;
@@ -120,7 +121,8 @@ fn plan_cluster(ctx: Context<'_>, plan: &mut PlanBuilder) -> bool {
         turned: &turned.awaited,
     };
     let network = addons.network(underway, plan);
-    node::plan(ctx, underway, &etcd, &configured, network, plan);
+    let awaited = node::plan(ctx, underway, &etcd, &configured, network, plan);
+    node_settings::plan(ctx, &awaited, plan);
     addons.rest(underway, network, plan);
     drain::release(ctx, &turned.cordoned, plan);
     // One version changes at a time: that of the system first, where both could.
@@ -129,5 +131,6 @@ fn plan_cluster(ctx: Context<'_>, plan: &mut PlanBuilder) -> bool {
     }
     // Removals start from the observed members: they must not rely on joins of this plan.
     removal::plan(ctx, &etcd, chain.tail, vms.freed, plan);
+    images::judge_publisher(ctx, plan);
     true
 }

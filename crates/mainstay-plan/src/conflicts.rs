@@ -86,6 +86,7 @@ pub(crate) fn refuse_teardown(inputs: Inputs<'_>, plan: &mut PlanBuilder) {
 pub(crate) fn refuse(ctx: Context<'_>, plan: &mut PlanBuilder) {
     old_pve(ctx.observed, plan);
     unknown_names(ctx, plan);
+    missing_pool(ctx, plan);
     other_versions(ctx, plan);
     for machine in &ctx.cluster.machines {
         refuse_machine(ctx, machine, plan);
@@ -128,6 +129,31 @@ fn old_pve(observed: &Observed, plan: &mut PlanBuilder) {
             )
         });
     }
+}
+
+/// PVE refuses a VM for a pool that it does not have with a text about permissions.
+fn missing_pool(ctx: Context<'_>, plan: &mut PlanBuilder) {
+    let Some(pool) = ctx
+        .cluster
+        .resource_pool
+        .as_ref()
+        .filter(|_| ctx.observed.resource_pool == Seen::No)
+    else {
+        return;
+    };
+    let ends = pool.match_indices('/').map(|(at, _)| at).chain([pool.len()]);
+    plan.refuse(Refusal {
+        kind: RefusalKind::Insufficient,
+        help: ends
+            .map(|end| format!("pveum pool add {} --comment 'mainstay' || true", &pool[..end]))
+            .collect(),
+        ..gate(
+            Subject::Cluster,
+            format!("there is no resource pool {pool}"),
+            "`datacenter.pool` names it, and PVE creates no pool with a VM.",
+            "",
+        )
+    });
 }
 
 /// Versions that cannot be reached from what runs.
@@ -266,9 +292,8 @@ fn leftover_seed(observed: &Observed, vmid: u32) -> Option<&str> {
 /// A foreign machine answers on an address of a machine of ours that does not run yet.
 fn foreign_address(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
     if let Some(Seen::Yes(answer)) = ctx.observed.answers.get(&machine.address()) {
-        let ports: Vec<String> = answer.ports.iter().map(ToString::to_string).collect();
         let what = format!("address {} of {} is already in use", machine.address(), machine.name());
-        let why = format!("port {} answers there, but the machine does not run.", ports.join(" and "));
+        let why = format!("{}, but the machine does not run.", answer.text());
         let help = "free the address, or change the pool's `addresses`.";
         plan.refuse(Refusal {
             at: Some(machine.machine.at),
@@ -337,12 +362,8 @@ fn vip(ctx: Context<'_>, plan: &mut PlanBuilder) {
             .is_some_and(|owned| owned.runs() && owned.is_filled())
     });
     if let (false, Some(Seen::Yes(answer))) = (runs, ctx.observed.answers.get(&vip)) {
-        let ports: Vec<String> = answer.ports.iter().map(ToString::to_string).collect();
         let what = format!("VIP {vip} is already in use");
-        let why = format!(
-            "port {} answers there, but no control plane of ours runs.",
-            ports.join(" and ")
-        );
+        let why = format!("{}, but no control plane of ours runs.", answer.text());
         plan.refuse(conflict(
             Subject::Cluster,
             what,

@@ -145,6 +145,8 @@ impl<'a> Context<'a> {
             lease: None,
             upgrade: None,
             host_key: None,
+            tags: machine.machine.tags.iter().map(ToString::to_string).collect(),
+            pool: self.cluster.resource_pool.clone(),
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use mainstay_spec::Spec;
+use rand::CryptoRng;
 use uuid::Uuid;
 
 use crate::addon;
@@ -42,6 +44,11 @@ pub fn configs(
     guest::configs(spec, secrets, versions, pins)
 }
 
+/// What is wrong with the configs of a cluster that has no secrets yet. They are made with secrets that are forgotten at once.
+pub fn check_configs(spec: &Spec, versions: &Versions, now: Timestamp, rng: &mut impl CryptoRng) -> Result<(), DeriveError> {
+    guest::check_configs(spec, versions, now, rng)
+}
+
 /// The disk image of machines of these versions.
 pub fn image(spec: &Spec, versions: &Versions, pins: &Pins) -> Result<Image, DeriveError> {
     guest::image(spec, versions, pins)
@@ -60,7 +67,7 @@ pub fn desired(spec: &Spec, secrets: Option<&ClusterSecrets>, observed: &Observe
         image: guest::image(spec, &course.joins, pins)?,
         system: guest::system(spec, &course.hop(&versions)),
         course,
-        first_user: secrets.and_then(|secrets| guest::first_user(spec, secrets)),
+        first_user: secrets.and_then(guest::first_user),
         versions,
         configs,
         addons: addon::wanted::desired(spec, secrets.map(ClusterSecrets::content_key).as_ref(), &observed.addons),

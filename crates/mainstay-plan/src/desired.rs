@@ -67,6 +67,8 @@ pub struct DesiredCluster {
     pub cni: Cni,
     /// How many machines of a pool may be unavailable at once, by pool.
     pub budgets: BTreeMap<String, usize>,
+    /// The search domain of the first boot.
+    pub search: String,
     /// The account that the first boot creates. `None`: the guest has no accounts.
     pub first_user: Option<FirstUser>,
     /// Control planes take ordinary pods.
@@ -167,6 +169,10 @@ impl Desired {
             agent: spec.distro.has_guest_agent(),
             cni: spec.cni,
             budgets: spec.pools.iter().map(pool_budget).collect(),
+            search: match spec.network.search.as_slice() {
+                [] => format!("{}.internal", spec.name),
+                search => search.join(" "),
+            },
             first_user: facts.first_user,
             control_plane_workloads: spec.control_plane_workloads,
             addons: facts.addons,

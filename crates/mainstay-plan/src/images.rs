@@ -7,8 +7,8 @@ use crate::builder::PlanBuilder;
 use crate::context::{Context, Inputs};
 use crate::desired::{Image, SchematicRef};
 use crate::mark::{Mark, TAG};
-use crate::observed::{ImageFile, Observed, Seen, StorageAt, Vm};
-use crate::plan::HoldReason;
+use crate::observed::{ImageFile, Observed, Publisher, Seen, StorageAt, Vm};
+use crate::plan::{HoldReason, Refusal, RefusalKind};
 use crate::step::{StepId, Subject};
 use crate::versions::Versions;
 
@@ -39,8 +39,8 @@ impl<'a> ImageTable<'a> {
             return known.clone().map_err(HoldReason::from);
         }
         let step = match self.observed.images.get(at) {
-            Some(Seen::Yes(files)) => Ok(self.fetch(at, image, files, plan)),
-            Some(Seen::No) => Ok(self.fetch(at, image, &[], plan)),
+            Some(Seen::Yes(files)) => self.fetch(at, image, files, plan),
+            Some(Seen::No) => self.fetch(at, image, &[], plan),
             Some(Seen::Unknown(why)) => Err(format!("the images on {at} could not be listed: {why}")),
             None => Err(format!("the images on {at} were not listed")),
         };
@@ -49,29 +49,30 @@ impl<'a> ImageTable<'a> {
     }
 
     /// What brings the image to a storage that holds `files`, if it is not there as it should be.
-    fn fetch(&mut self, at: &StorageAt, image: &Image, files: &[ImageFile], plan: &mut PlanBuilder) -> Option<StepId> {
+    fn fetch(
+        &mut self,
+        at: &StorageAt,
+        image: &Image,
+        files: &[ImageFile],
+        plan: &mut PlanBuilder,
+    ) -> Result<Option<StepId>, String> {
         let found = files.iter().find(|found| found.file == image.file);
-        if found.is_some_and(|found| image.size.is_none_or(|size| size == found.size)) {
-            return None;
+        let expected = image.size.or_else(|| self.observed.publisher.size());
+        if found.is_some_and(|found| expected.is_none_or(|size| size == found.size)) {
+            return Ok(None);
         }
         let subject = Subject::Image(at.clone());
-        // PVE never overwrites a file, so one that is not whole goes first.
-        let discarded = found.map(|found| {
-            let action = Action::ImageDiscard {
-                at: at.clone(),
-                file: found.file.clone(),
-            };
-            let expected = image.size.unwrap_or_default();
-            let why = format!("{} of {expected} bytes: an interrupted download", found.size);
-            plan.step(subject.clone(), action).because(why).add()
-        });
+        let discarded = match found {
+            Some(found) => Some(discard(at, found, expected.unwrap_or_default(), plan)?),
+            None => None,
+        };
         let registered = image.schematic.as_ref().map(|schematic| self.register(schematic, plan));
         let action = Action::ImageFetch {
             at: at.clone(),
             image: image.clone(),
         };
         let step = plan.step(subject, action).because("missing there");
-        Some(step.needs(registered).needs(discarded).add())
+        Ok(Some(step.needs(registered).needs(discarded).add()))
     }
 
     /// Has the factory know this schematic, once in a plan.
@@ -88,6 +89,45 @@ impl<'a> ImageTable<'a> {
             .add();
         self.registered.insert(schematic.id.clone(), step);
         step
+    }
+}
+
+/// PVE never overwrites a file, so one that is not whole goes first, if the token may delete it.
+fn discard(at: &StorageAt, found: &ImageFile, expected: u64, plan: &mut PlanBuilder) -> Result<StepId, String> {
+    let why = format!("{} of {expected} bytes: an interrupted download", found.size);
+    if !found.may_delete {
+        return Err(format!(
+            "{} on {at} has {why}, and the token lacks Datastore.Allocate on /storage/{} to delete it: pvesm free {}:import/{}",
+            found.file, at.storage, at.storage, found.file
+        ));
+    }
+    let action = Action::ImageDiscard {
+        at: at.clone(),
+        file: found.file.clone(),
+    };
+    Ok(plan.step(Subject::Image(at.clone()), action).because(why).add())
+}
+
+/// What the publisher says about the image counts where the plan uses the image.
+pub(crate) fn judge_publisher(ctx: Context<'_>, plan: &mut PlanBuilder) {
+    let fetches = plan.uses(|action| matches!(action, Action::ImageFetch { .. }));
+    let imports = plan.uses(|action| matches!(action, Action::MachineFill(fill) if fill.system.is_some()));
+    match &ctx.observed.publisher {
+        Publisher::Lacks { what, help } if fetches => plan.refuse(Refusal {
+            kind: RefusalKind::Insufficient,
+            subject: Subject::Cluster,
+            what: what.clone(),
+            why: "the image of the machines cannot be built.".to_owned(),
+            help: help.iter().cloned().collect(),
+            at: None,
+        }),
+        Publisher::Silent(why) if fetches => {
+            plan.note(format!("the publisher of the image does not answer yet: {why}"));
+        }
+        Publisher::Silent(why) if imports => plan.note(format!(
+            "the images are there, but whether they are whole is unknown: their publisher does not answer: {why}"
+        )),
+        _ => {}
     }
 }
 
@@ -128,6 +168,19 @@ pub(crate) fn delete(inputs: Inputs<'_>, files: &[String], may_be_made_of: MayBe
             done.push(key);
             if let Some(user) = other_user(inputs, file, may_be_made_of) {
                 let reason = HoldReason::accepted(format!("{file} is kept: {user}"));
+                plan.hold(subject.clone(), "remove", reason);
+                continue;
+            }
+            let may_delete = found
+                .yes()
+                .into_iter()
+                .flatten()
+                .any(|image| image.file == *file && image.may_delete);
+            if !may_delete {
+                let reason = format!(
+                    "the token lacks Datastore.Allocate on /storage/{}: pvesm free {}:import/{file}",
+                    at.storage, at.storage
+                );
                 plan.hold(subject.clone(), "remove", reason);
                 continue;
             }

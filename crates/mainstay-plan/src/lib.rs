@@ -23,6 +23,8 @@ mod kubernetes;
 mod lint;
 mod mark;
 mod node;
+mod node_change;
+mod node_settings;
 mod observed;
 mod ownership;
 mod placement;
@@ -55,14 +57,15 @@ pub use lint::{Violation, lint};
 pub use mark::{
     BegunUpgrade, Lease, LeaseProcess, LeaseRun, MadeDisk, Mark, PinnedHostKey, ShapeDigest, TAG, UpgradeRecord, with_lease,
 };
+pub use node_change::{NodeChange, NodeRecord, TaintOnNode};
 pub use observed::{
     EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, ImageFile, Kubernetes, LeftoverVolume, Memory, NodeCordon,
-    NodeStatus, Observed, OpenPorts, PowerState, PveTask, RunningGuest, Seen, StorageAt, StorageKind, TokenScope, Vm, VmDisk,
-    VmJobs, VmNic, VmSettings, VolumeIdentity, VolumeUse,
+    NodeStatus, Observed, OpenPorts, PowerState, Publisher, PveTask, RunningGuest, Seen, StorageAt, StorageKind, TokenScope, Vm,
+    VmDisk, VmJobs, VmNic, VmSettings, VolumeIdentity, VolumeUse,
 };
 pub use ownership::{MarkPart, Ownership, ownership};
-pub use placement::largest_storage;
-pub use plan::{Drift, Held, HoldKind, Plan, Refusal, RefusalKind, Step, Unchanged};
+pub use placement::{default_disks, largest_storage};
+pub use plan::{Drift, Held, HoldKind, ImageUse, Plan, Refusal, RefusalKind, Step, Unchanged};
 pub use policy::TurnPolicy;
 pub use secrets::{
     AccessError, BundleError, ClusterSecrets, DistroSecrets, Kubeconfig, MintError, ServiceAccountKeyKind, mint_time,

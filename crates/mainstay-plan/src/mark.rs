@@ -2,7 +2,7 @@
 //!
 //! The description is the user's too: everything outside the fenced block is theirs and is kept byte for byte.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -20,7 +20,7 @@ const FENCE_BEGIN: &str = "```mainstay";
 const FENCE_END: &str = "```";
 const FORMAT: &str = "1";
 /// The first words of the lines that this version writes.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 18] = [
     "format",
     "cluster",
     "machine",
@@ -28,6 +28,7 @@ const KEYS: [&str; 15] = [
     "shape",
     "runs",
     "bootstrap",
+    "founded",
     "going",
     "disks",
     "disk",
@@ -36,6 +37,8 @@ const KEYS: [&str; 15] = [
     "lease-run",
     "upgrade",
     "rolled-back",
+    "pool",
+    "tags",
 ];
 /// Stands for the volume of a disk that was asked for and whose name was not read back yet.
 const NOT_READ_BACK: &str = "-";
@@ -70,6 +73,10 @@ pub struct Mark {
     pub upgrade: Option<UpgradeRecord>,
     /// The SSH host key of the guest, with the SMBIOS serial that it was seen with.
     pub host_key: Option<PinnedHostKey>,
+    /// The user's tags that mainstay set, so that those which left the file are taken off.
+    pub tags: BTreeSet<String>,
+    /// The PVE resource pool that mainstay put the VM in.
+    pub pool: Option<String>,
 }
 
 /// What is known of an upgrade of the system on the machine.
@@ -305,6 +312,13 @@ impl fmt::Display for Mark {
         if let Some(versions) = &self.versions {
             writeln!(f, "runs {versions}")?;
         }
+        if let Some(pool) = &self.pool {
+            writeln!(f, "pool {pool}")?;
+        }
+        if !self.tags.is_empty() {
+            let tags: Vec<&str> = self.tags.iter().map(String::as_str).collect();
+            writeln!(f, "tags {}", tags.join(" "))?;
+        }
         if self.bootstrap {
             writeln!(f, "bootstrap here")?;
         }
@@ -439,6 +453,8 @@ struct MarkFields {
     upgrade: Option<UpgradeRecord>,
     lease_run: Option<LeaseRun>,
     host_key: Option<PinnedHostKey>,
+    tags: BTreeSet<String>,
+    pool: Option<String>,
 }
 
 impl MarkFields {
@@ -455,6 +471,11 @@ impl MarkFields {
             ("tag", ["follows"]) => self.tag_follows = true,
             ("shape", [digest]) => self.shape = Some(ShapeDigest((*digest).to_owned())),
             ("runs", words) => self.versions = Versions::parse(words),
+            ("pool", [pool]) => self.pool = Some((*pool).to_owned()),
+            ("tags", tags) => {
+                let names = tags.iter().filter(|tag| !tag.is_empty());
+                self.tags = names.map(|tag| (*tag).to_owned()).collect();
+            }
             ("bootstrap", _) => self.bootstrap = true,
             ("founded", _) => self.founded = true,
             ("going", _) => self.going = true,
@@ -513,6 +534,8 @@ impl MarkFields {
             }),
             upgrade: self.upgrade,
             host_key: self.host_key,
+            tags: self.tags,
+            pool: self.pool,
         })
     }
 }
@@ -552,6 +575,8 @@ mod tests {
             lease: Some(lease("ada@laptop")),
             upgrade: None,
             host_key: None,
+            tags: ["blue".to_owned(), "green".to_owned()].into(),
+            pool: Some("team/k8s".to_owned()),
         }
     }
 
@@ -582,6 +607,15 @@ mod tests {
                     began: 8_000,
                 }),
             }),
+        }
+    }
+
+    #[test]
+    fn every_word_that_is_written_is_known_so_that_a_rewrite_writes_it_once() {
+        for upgrade in [None, Some(begun(true))] {
+            let mark = Mark { upgrade, ..mark() };
+            let text = mark.to_string();
+            assert_eq!(mark.replace(&text), text);
         }
     }
 

@@ -21,27 +21,29 @@ pub(crate) fn awaited_state(ctx: Context<'_>) -> NodeState {
     }
 }
 
-/// Waits for the Nodes that are not yet as they should be and that no turn waits for.
-pub(crate) fn plan(
-    ctx: Context<'_>,
-    underway: Underway<'_, '_>,
+/// Waits for the Nodes that are not yet as they should be and that no turn waits for. Returns these waits and those of the turns.
+pub(crate) fn plan<'a>(
+    ctx: Context<'a>,
+    underway: Underway<'_, 'a>,
     etcd: &EtcdFacts<'_>,
     configured: &StepByMachine<'_>,
     network: CniState,
     plan: &mut PlanBuilder,
-) {
+) -> StepByMachine<'a> {
     let Underway {
         guests,
         bootstrap,
-        turned: awaited,
+        turned,
     } = underway;
+    let mut awaited = turned.clone();
     match &etcd.presence {
         EtcdPresence::Unknown(why) => {
             let reason = HoldReason::transient(format!("a control plane could have etcd data: {why}"));
-            return plan.hold(Subject::Cluster, "bootstrap", reason);
+            plan.hold(Subject::Cluster, "bootstrap", reason);
+            return awaited;
         }
         // Without etcd there is no API server that could register a Node.
-        EtcdPresence::NotBootstrapped if bootstrap.is_none() => return,
+        EtcdPresence::NotBootstrapped if bootstrap.is_none() => return awaited,
         EtcdPresence::NotBootstrapped | EtcdPresence::Exists => {}
     }
     // While the pod network is held no node becomes ready: waiting would take the whole deadline, and the next look may find a way.
@@ -61,8 +63,9 @@ pub(crate) fn plan(
             ask: ctx.control_planes(),
         };
         let step = plan.machine_step(machine, action).because(why_await(ctx, machine));
-        step.needs(configured).needs(bootstrap).needs(network).add();
+        awaited.insert(machine.name(), step.needs(configured).needs(bootstrap).needs(network).add());
     }
+    awaited
 }
 
 /// The Node is what it must be before its machine counts as done.

@@ -17,6 +17,7 @@ pub use crate::seen::Seen;
 
 use crate::addon::seen::ObservedAddons;
 use crate::mark::{Lease, Mark};
+use crate::node_change::{NodeRecord, TaintOnNode};
 
 /// Everything that was seen in one round.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +28,10 @@ pub struct Observed {
     pub quorate: Seen<bool>,
     pub token: TokenScope,
     pub hosts: BTreeMap<String, Host>,
+    /// The zone of the virtual network that machines are attached to. `None`: they are attached to a bridge.
+    pub zone: Option<String>,
+    /// Whether the resource pool that the file names is there. `No` without one in the file.
+    pub resource_pool: Seen<String>,
     /// By VMID: every VM and container that the token sees. `Unknown` when it may not see all, since lists are filtered silently.
     pub vms: Seen<BTreeMap<u32, Vm>>,
     /// Volumes named for a VMID of ours that no VM refers to, on the storages that disks and seeds go to.
@@ -35,13 +40,15 @@ pub struct Observed {
     pub lost: BTreeSet<String>,
     /// Image files by host and storage. A shared storage is listed under each of its hosts.
     pub images: BTreeMap<StorageAt, Seen<Vec<ImageFile>>>,
+    /// What the publisher of the image says about it.
+    pub publisher: Publisher,
     /// By machine: those wanted and those that carry our mark. A machine that is not here was not asked, since it does not run.
     pub guests: BTreeMap<String, Guest>,
     /// The members as the cluster itself lists them. `No`: every control plane was read and none has etcd data.
     pub etcd: Seen<Vec<EtcdMember>>,
     /// `No`: no cluster yet, so there is no API server to ask.
     pub kubernetes: Seen<Kubernetes>,
-    /// Who answers on an address that we want and that no running machine of ours has: found by dialling 50000 and 6443.
+    /// Who has an address that a machine is to get: found by dialling it, and in what PVE knows of other VMs.
     pub answers: BTreeMap<Ipv4Addr, Seen<OpenPorts>>,
     /// Tasks of our token that still run.
     pub tasks: Vec<PveTask>,
@@ -148,6 +155,30 @@ pub struct ImageFile {
     pub file: String,
     /// Bytes of the file, not of the disk in it.
     pub size: u64,
+    /// The token may delete it.
+    pub may_delete: bool,
+}
+
+/// What the publisher of the image says about it. It is asked only where an image is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Publisher {
+    #[default]
+    NotAsked,
+    /// It has the release with all extensions. In bytes; `None` where the image is not built yet.
+    Has { size: Option<u64> },
+    /// It does not have what the file asks for.
+    Lacks { what: String, help: Option<String> },
+    /// No answer, and how that showed.
+    Silent(String),
+}
+
+impl Publisher {
+    pub(crate) fn size(&self) -> Option<u64> {
+        match self {
+            Self::Has { size } => *size,
+            Self::NotAsked | Self::Lacks { .. } | Self::Silent(_) => None,
+        }
+    }
 }
 
 /// A VM or container of the datacenter, ours or foreign.
@@ -159,6 +190,8 @@ pub struct Vm {
     pub name: Option<String>,
     pub power: PowerState,
     pub tags: BTreeSet<String>,
+    /// The PVE resource pool that it is in.
+    pub pool: Option<String>,
     pub template: bool,
     /// HA manages it.
     pub ha: bool,
@@ -449,6 +482,10 @@ pub struct NodeStatus {
     pub cordon: NodeCordon,
     /// A pod without tolerations may be put here.
     pub accepts_pods: bool,
+    pub labels: BTreeMap<String, String>,
+    pub taints: BTreeSet<TaintOnNode>,
+    /// Which of them mainstay set, as it recorded on the Node.
+    pub applied: Option<NodeRecord>,
 }
 
 /// Who keeps new pods away from a node.
@@ -464,11 +501,23 @@ pub enum NodeCordon {
     Ended,
 }
 
-/// The open ports of an address.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What is on an address.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenPorts {
-    /// 50000, 6443 or both.
+    /// Those of the dialled ones that answer.
     pub ports: Vec<u16>,
+    /// Running VMs of others that have the address, and how that is known: `VM 105 (db) by its cloud-init settings`.
+    pub vms: Vec<String>,
+}
+
+impl OpenPorts {
+    /// Who is there, in words.
+    pub(crate) fn text(&self) -> String {
+        let ports: Vec<String> = self.ports.iter().map(ToString::to_string).collect();
+        let ports = (!ports.is_empty()).then(|| format!("port {} answers there", ports.join(" and ")));
+        let vms = (!self.vms.is_empty()).then(|| format!("{} has it", self.vms.join(" and ")));
+        vms.into_iter().chain(ports).collect::<Vec<_>>().join("; ")
+    }
 }
 
 /// A PVE task that runs.

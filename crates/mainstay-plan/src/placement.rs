@@ -8,10 +8,13 @@ use mainstay_spec::{Hosts, Role};
 use crate::builder::PlanBuilder;
 use crate::context::Context;
 use crate::desired::{DesiredCluster, DesiredMachine};
-use crate::observed::{Host, HostStorage, Observed, StorageAt};
-use crate::ownership::{OwnedVm, VmLookup};
+use crate::observed::{Host, HostStorage, Observed, StorageAt, VmDisk};
+use crate::ownership::{OwnedVm, SYSTEM_SLOT, VmLookup};
 use crate::plan::{HoldReason, Refusal, RefusalKind};
 use crate::vm_diff::{DiskGrowth, VmDiff};
+
+/// Differences of free memory and space below this do not count, in bytes.
+const NOISE: u64 = 4 << 30;
 
 /// What a new system disk takes at once on a thin storage: the image and the first days of a node.
 const THIN_START: u64 = 8 << 30;
@@ -71,7 +74,7 @@ pub(crate) fn place(ctx: Context<'_>, plan: &mut PlanBuilder) -> Placement {
         .observed
         .hosts
         .iter()
-        .map(|(name, host)| (name.clone(), storages_of(ctx.cluster, host)))
+        .map(|(name, host)| (name.clone(), storages_of(ctx, host)))
         .collect();
     let mut placement = Placement {
         hosts: BTreeMap::new(),
@@ -96,8 +99,10 @@ pub(crate) fn place(ctx: Context<'_>, plan: &mut PlanBuilder) -> Placement {
     placement
 }
 
-/// StorageChoice of a host for what the file leaves open: images where `import` is allowed, disks on the largest that allows `images`.
-fn storages_of(cluster: &DesiredCluster, host: &Host) -> Result<StorageChoice, MissingResource> {
+/// StorageChoice of a host for what the file leaves open: images where `import` is allowed, disks where the machines of the cluster have
+/// theirs, else on the largest that allows `images`, block storage first.
+fn storages_of(ctx: Context<'_>, host: &Host) -> Result<StorageChoice, MissingResource> {
+    let cluster = ctx.cluster;
     let storages = host.storages.yes().ok_or_else(|| {
         host.storages.unknown().map_or_else(
             || MissingResource::new("it has no storage"),
@@ -105,7 +110,15 @@ fn storages_of(cluster: &DesiredCluster, host: &Host) -> Result<StorageChoice, M
         )
     })?;
     let images = pick(storages, cluster.storage.images.as_ref().map(AsRef::as_ref), "import")?;
-    let disks = pick(storages, cluster.storage.disks.as_ref().map(AsRef::as_ref), "images")?;
+    let disks = match &cluster.storage.disks {
+        Some(named) => named_storage(storages, named.as_str(), "images")?,
+        None => {
+            let systems = ctx.owned.ours.values().filter_map(|vm| vm.config.disks.get(SYSTEM_SLOT));
+            default_disks(storages, systems.map(VmDisk::storage))
+                .map(str::to_owned)
+                .ok_or_else(|| none_allows(storages, "images"))?
+        }
+    };
     let seeds = match &cluster.storage.seeds {
         Some(seeds) => pick(storages, Some(seeds.as_str()), "images")?,
         None => disks.clone(),
@@ -122,11 +135,31 @@ fn pick(storages: &BTreeMap<String, HostStorage>, named: Option<&str>, content: 
     }
 }
 
-/// The storage of a host that takes what the file has no place for. The lowest name among equals, so that the choice never wavers.
+/// The storage of a host that takes what the file has no place for. Block storage comes before files, because etcd waits for every write;
+/// images can only be files. The lowest name among equals, so that the choice never wavers.
 pub fn largest_storage<'a>(storages: &'a BTreeMap<String, HostStorage>, content: &str) -> Option<&'a str> {
     let fitting = storages.iter().filter(|(_, storage)| storage.allows(content));
-    let largest = fitting.max_by_key(|(name, storage)| (storage.total, Reverse(*name)));
+    let largest = fitting.max_by_key(|(name, storage)| (!storage.kind.holds_files(), storage.total, Reverse(*name)));
     largest.map(|(name, _)| name.as_str())
+}
+
+/// The storage for disks that the file does not name. `used`: those that the machines of the cluster use.
+pub fn default_disks<'a, 'u>(
+    storages: &'a BTreeMap<String, HostStorage>,
+    used: impl IntoIterator<Item = &'u str>,
+) -> Option<&'a str> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in used {
+        *counts.entry(name).or_default() += 1;
+    }
+    let usable = storages.iter().filter(|(_, storage)| storage.allows("images"));
+    let most_used = usable
+        .filter_map(|(name, _)| Some((*counts.get(name.as_str())?, Reverse(name), name)))
+        .max();
+    match most_used {
+        Some((.., name)) => Some(name),
+        None => largest_storage(storages, "images"),
+    }
 }
 
 fn named_storage(storages: &BTreeMap<String, HostStorage>, name: &str, content: &str) -> Result<String, MissingResource> {
@@ -232,8 +265,9 @@ impl<'a> Capacity<'a> {
             match self.fits(name, host, machine, cluster, &storages[name]) {
                 Ok(free) => fitting.push((
                     self.count(name, machine.machine.role),
-                    Reverse(self.memory[name.as_str()]),
-                    Reverse(free),
+                    // What programs of the host take and free between two looks must not decide.
+                    Reverse(self.memory[name.as_str()] / NOISE),
+                    Reverse(free / NOISE),
                     name,
                 )),
                 Err(missing) => missing_by_host.push((name.clone(), missing)),
@@ -380,9 +414,7 @@ fn has_bridge(host: &Host, bridge: &str) -> Result<(), MissingResource> {
             Some(why) => MissingResource::passing(format!("whether it has bridge {bridge} is unknown: {why}")),
             None => MissingResource::fixable_by(
                 format!("bridge {bridge} is absent there, or hidden from the token"),
-                Some(format!(
-                    "pveum acl modify /sdn/zones/localnetwork/{bridge} --roles PVESDNUser --tokens '<token>'"
-                )),
+                Some("if it is there, this prints the commands that let the token use it: mainstay grant".to_owned()),
             ),
         }),
     }

@@ -47,6 +47,15 @@ impl Plan {
         self.steps.iter().filter(|step| step.action.info().removes_data)
     }
 
+    /// Whether an image is downloaded, and whether one is imported: then its publisher is to be asked about it.
+    pub fn image_use(&self) -> ImageUse {
+        let uses = |does: fn(&Action) -> bool| self.steps.iter().any(|step| does(&step.action));
+        ImageUse {
+            fetched: uses(|action| matches!(action, Action::ImageFetch { .. })),
+            imported: uses(|action| matches!(action, Action::MachineFill(fill) if fill.system.is_some())),
+        }
+    }
+
     /// The steps that take something down or away.
     pub fn disruptive(&self) -> impl Iterator<Item = &Step> {
         let is_disruptive = |step: &&Step| step.action.info().needs_lease || step.impact >= Impact::Reboot;
@@ -71,6 +80,14 @@ impl Plan {
         }
         ends.into_iter().max().unwrap_or_default()
     }
+}
+
+/// What a plan does with images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageUse {
+    pub fetched: bool,
+    /// A machine gets its disk from an image.
+    pub imported: bool,
 }
 
 /// One unit of work. Everything it needs to know is in it: execution chooses nothing.
@@ -152,6 +169,17 @@ impl HoldReason {
         Self {
             reason: reason.into(),
             lasts: HoldKind::Accepted,
+        }
+    }
+
+    /// Adds what is not done because of it.
+    pub fn would(self, change: &str) -> Self {
+        if change.is_empty() {
+            return self;
+        }
+        Self {
+            reason: format!("{} (waits: {change})", self.reason),
+            ..self
         }
     }
 }

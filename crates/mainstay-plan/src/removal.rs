@@ -38,6 +38,8 @@ pub(crate) fn plan_teardown(inputs: Inputs<'_>, images: &[String], plan: &mut Pl
             plan.hold(Subject::Machine(subject), "remove", HoldReason::transient(why.clone()));
         }
     }
+    // As with a protected VM: deleting only the others would leave a broken cluster.
+    let locked = owned.ours.iter().find(|(_, vm)| vm.config.lock.is_some());
     for (name, vm) in &owned.ours {
         let mut removal = Removal {
             inputs,
@@ -47,6 +49,11 @@ pub(crate) fn plan_teardown(inputs: Inputs<'_>, images: &[String], plan: &mut Pl
             is_drained: false,
             plan,
         };
+        if let Some((other, _)) = locked.filter(|(other, _)| *other != name) {
+            let reason = format!("PVE holds a lock on {other}, and nothing is deleted while a part of the cluster would stay");
+            removal.hold(HoldReason::transient(reason));
+            continue;
+        }
         if let Some(reason) = removal_blocker(inputs, vm) {
             removal.hold(reason);
             continue;

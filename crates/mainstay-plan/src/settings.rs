@@ -20,8 +20,11 @@ pub enum Setting {
     Boot(Vec<String>),
     Nic(NicConfig),
     Seed(Seed),
-    /// Added to those that are there.
-    Tags(BTreeSet<String>),
+    /// Those of others stay.
+    Tags {
+        add: BTreeSet<String>,
+        remove: BTreeSet<String>,
+    },
     Attach(NewDisk),
     DiskOptions {
         slot: String,
@@ -56,7 +59,7 @@ impl Setting {
             Self::Boot(_) => row("boot", "boot", Impact::None),
             Self::Nic(_) => row("net0", "network", Impact::Live),
             Self::Seed(_) => row("ipconfig0", "first boot", Impact::None),
-            Self::Tags(_) => row("tags", "tags", Impact::None),
+            Self::Tags { .. } => row("tags", "tags", Impact::None),
             Self::Attach(_) => row("disk", "disk", Impact::Live),
             Self::DiskOptions { .. } => row("options", "disk options", Impact::Reboot),
         }

@@ -162,6 +162,8 @@ pub struct Seed {
     pub address: Ipv4Net,
     pub gateway: Ipv4Addr,
     pub dns: Vec<IpAddr>,
+    /// Always set, because PVE would copy the host's own search domain otherwise, which may change.
+    pub search: String,
     /// `None`: the guest has no accounts.
     pub user: Option<FirstUser>,
 }
@@ -171,8 +173,6 @@ pub struct Seed {
 pub struct FirstUser {
     pub name: String,
     pub public_key: String,
-    /// Always set, because PVE would copy the host's own search domain otherwise, which may change.
-    pub search: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

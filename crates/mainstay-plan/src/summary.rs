@@ -247,7 +247,7 @@ fn changes(steps: &[&Step]) -> String {
 
 /// A change says itself what it is.
 fn verb(step: &Step) -> Option<String> {
-    if matches!(step.action, Action::MachineChange { .. }) || is_growth(step) {
+    if is_change(step) {
         return Some(step.why.clone());
     }
     Some(step.action.info().verb)
@@ -269,14 +269,21 @@ fn removal(steps: &[&Step]) -> String {
 
 /// Why a machine that is there is touched. What a change is says itself; who made it does not.
 fn reason<'s>(steps: &[&'s Step], drifted: bool) -> &'s str {
-    let changes = |step: &Step| matches!(step.action, Action::MachineChange { .. }) || is_growth(step);
     let start = steps.iter().find(|step| matches!(step.action, Action::MachineStart { .. }));
-    match (steps.iter().any(|step| changes(step)), start) {
+    match (steps.iter().any(|step| is_change(step)), start) {
         (false, _) => steps.first().map_or("", |step| step.why.as_str()),
         (true, Some(start)) => &start.why,
         (true, None) if drifted => "changed outside",
         (true, None) => "changed in the file",
     }
+}
+
+/// What a step changes is its reason.
+fn is_change(step: &Step) -> bool {
+    matches!(
+        step.action,
+        Action::MachineChange { .. } | Action::MachinePool { .. } | Action::NodeChange { .. }
+    ) || is_growth(step)
 }
 
 /// A disk that is larger in the file than it is.

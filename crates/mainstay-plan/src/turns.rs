@@ -121,7 +121,7 @@ pub(crate) fn plan<'a>(
         let gate = match check_turn(ctx, &turn, etcd, &chain.members, &taken) {
             Ok(gate) => gate,
             Err(reason) => {
-                plan.hold(turn.machine.subject(), "change", reason);
+                plan.hold(turn.machine.subject(), "change", reason.would(&turn.summary()));
                 continue;
             }
         };
@@ -337,6 +337,15 @@ fn await_restart(
 }
 
 impl Turn<'_> {
+    /// What the turn would do.
+    fn summary(&self) -> String {
+        let settings = self.diff.iter().map(VmDiff::summary);
+        let config = self.config.iter().map(|change| change.text.clone());
+        let rejoin = self.left_etcd.then(|| "restart, so that its etcd joins again".to_owned());
+        let texts: Vec<String> = settings.chain(config).chain(rejoin).filter(|text| !text.is_empty()).collect();
+        texts.join(", ")
+    }
+
     fn is_needed(&self) -> bool {
         self.is_restarted() || self.config.is_some()
     }

@@ -215,6 +215,7 @@ impl<'a> VmPlanner<'_, 'a> {
             ));
         }
         last = self.steps.grow(vm, &diff, last);
+        last = self.steps.move_pool(vm, &diff, last);
         if vm.runs() && !too_early {
             return self.change_running(vm, diff, last);
         }
@@ -250,7 +251,7 @@ impl<'a> VmPlanner<'_, 'a> {
                     new_disk: false,
                 }
             } else {
-                self.hold("change", reason)
+                self.hold("change", reason.would(&diff.summary()))
             });
         }
         if let PowerState::Other(state) = &vm.vm.power {
@@ -280,6 +281,12 @@ impl<'a> VmPlanner<'_, 'a> {
         if steps::matches_recorded_shape(self.ctx(), self.machine(), vm) {
             for change in &diff.changes {
                 self.steps.plan.drift(self.steps.machine.subject(), drift(change));
+            }
+            let recorded = vm.mark.as_ref().and_then(|mark| mark.pool.as_ref());
+            if let Some(Some(pool)) = diff.pool.as_ref().filter(|pool| pool.as_ref() == recorded) {
+                let is = vm.vm.pool.as_deref().unwrap_or("none");
+                let what = format!("pool is {is}, was set to {pool}");
+                self.steps.plan.drift(self.steps.machine.subject(), what);
             }
         }
     }

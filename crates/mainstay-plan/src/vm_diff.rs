@@ -29,11 +29,13 @@ pub(crate) struct VmDiff {
     pub kept: Vec<String>,
     /// Settings were written earlier and wait for a restart.
     pub pending: BTreeSet<String>,
+    /// The resource pool to move it to; `Some(None)` takes it out of its pool.
+    pub pool: Option<Option<String>>,
 }
 
 impl VmDiff {
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.growth.is_empty() && self.pending.is_empty()
+        self.changes.is_empty() && self.growth.is_empty() && self.pending.is_empty() && self.pool.is_none()
     }
 
     pub fn restarts(&self) -> bool {
@@ -50,6 +52,16 @@ impl VmDiff {
 
     pub fn settings(&self) -> Vec<Setting> {
         self.changes.iter().map(|change| change.setting.clone()).collect()
+    }
+
+    /// All of it, for a machine on which nothing may be done now.
+    pub fn summary(&self) -> String {
+        let growth = self.growth.iter().map(DiskGrowth::text);
+        let pending = self.pending.iter().map(|key| format!("{key} at a restart"));
+        let pool = self.pool.iter().map(|pool| pool_text(pool.as_deref()));
+        let changes = self.changes.iter().map(ToString::to_string);
+        let texts: Vec<String> = changes.chain(growth).chain(pending).chain(pool).collect();
+        texts.join(", ")
     }
 
     /// What the file asks for.
@@ -86,6 +98,17 @@ pub(crate) struct DiskGrowth {
     pub storage: String,
     pub from: Gib,
     pub to: Gib,
+}
+
+impl DiskGrowth {
+    pub fn text(&self) -> String {
+        format!("{} {} -> {} GiB", self.label, self.from.0, self.to.0)
+    }
+}
+
+/// Where a machine goes among PVE's resource pools.
+pub(crate) fn pool_text(pool: Option<&str>) -> String {
+    pool.map_or_else(|| "no pool".to_owned(), |pool| format!("pool {pool}"))
 }
 
 #[derive(Debug)]
@@ -185,12 +208,13 @@ fn place_in_pve(cluster: &DesiredCluster, machine: &DesiredMachine, vm: &OwnedVm
     diff.compare("name", &name.as_str(), &machine.name(), |name| {
         Setting::Name((*name).to_owned())
     });
-    let missing: BTreeSet<String> = desired_tags(machine).difference(&vm.vm.tags).cloned().collect();
-    // Our own tag is one of the marks and is put back with them.
-    if missing.iter().any(|tag| tag != TAG) {
-        let list = missing.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        diff.push("tags", None, list, Setting::Tags(missing));
-    }
+    tags(machine, vm, diff);
+    let recorded = vm.mark.as_ref().and_then(|mark| mark.pool.as_ref());
+    diff.pool = match &cluster.resource_pool {
+        Some(pool) => (vm.vm.pool.as_ref() != Some(pool)).then(|| Some(pool.clone())),
+        // A pool that another hand put it in stays.
+        None => (recorded.is_some() && vm.vm.pool.as_ref() == recorded).then_some(None),
+    };
     if !vm.is_filled() {
         return;
     }
@@ -199,7 +223,8 @@ fn place_in_pve(cluster: &DesiredCluster, machine: &DesiredMachine, vm: &OwnedVm
         address,
         gateway,
         dns: config.dns.clone(),
-        // The account is only read at the first boot, so a difference has no effect.
+        // Search domain and account are only read at the first boot, so a difference has no effect.
+        search: want.search.clone(),
         user: want.user.clone(),
     });
     if is.as_ref() != Some(&want) && is.as_ref().is_none_or(|is| is.address.addr() == want.address.addr()) {
@@ -210,6 +235,24 @@ fn place_in_pve(cluster: &DesiredCluster, machine: &DesiredMachine, vm: &OwnedVm
         let boot = vec![SYSTEM_SLOT.to_owned()];
         diff.push("boot", config.boot.join(";"), SYSTEM_SLOT.to_owned(), Setting::Boot(boot));
     }
+}
+
+/// Tags of the file that it lacks, and those that mainstay set and the file has no more.
+fn tags(machine: &DesiredMachine, vm: &OwnedVm<'_>, diff: &mut VmDiff) {
+    let wanted = desired_tags(machine);
+    let add: BTreeSet<String> = wanted.difference(&vm.vm.tags).cloned().collect();
+    let recorded = vm.mark.iter().flat_map(|mark| &mark.tags);
+    let remove: BTreeSet<String> = recorded
+        .filter(|tag| !wanted.contains(*tag) && vm.vm.tags.contains(*tag))
+        .cloned()
+        .collect();
+    // Our own tag is one of the marks and is put back with them.
+    if remove.is_empty() && !add.iter().any(|tag| tag != TAG) {
+        return;
+    }
+    let removed = remove.iter().map(|tag| format!("not {tag}"));
+    let list: Vec<String> = add.iter().cloned().chain(removed).collect();
+    diff.push("tags", None, list.join(", "), Setting::Tags { add, remove });
 }
 
 fn disks(machine: &DesiredMachine, config: &VmSettings, disks_on: Option<&str>, diff: &mut VmDiff) {
@@ -333,6 +376,7 @@ pub(crate) fn seed(cluster: &DesiredCluster, machine: &DesiredMachine) -> Seed {
         address: cluster.interface(machine),
         gateway: cluster.network.gateway,
         dns: cluster.network.dns.clone(),
+        search: cluster.search.clone(),
         user: cluster.first_user.clone(),
     }
 }

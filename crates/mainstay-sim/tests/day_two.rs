@@ -9,7 +9,8 @@ use talos_proto::machine::apply_configuration_request::Mode;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-use crate::lab::{Lab, control_plane, in_world, in_world_of, refusal, until};
+use crate::lab::kube::{Kube, ready};
+use crate::lab::{Lab, control_plane, in_world, in_world_of, refusal, until, worker};
 
 const CP: &str = "10.10.0.11";
 const CP2: &str = "10.10.0.12";
@@ -130,5 +131,43 @@ fn while_it_reboots_for_a_config_a_machine_shows_the_old_one_and_takes_no_other(
             lab.admin(CP).yaml("config", kind, "v1alpha1").await.unwrap_or_default()
         };
         until(|| async { config().await.contains("FOO: bar") }).await;
+    });
+}
+
+/// A kubelet may not change the taints of its own Node, and Talos writes labels and taints in one request.
+#[test]
+fn taints_in_the_config_of_a_worker_never_take_effect_and_keep_its_labels_away() {
+    in_world(|lab: Arc<Lab>| async move {
+        let _first = lab.first_control_plane("cp-1", CP).await;
+        let _worker = lab.vm("w-1", "10.10.0.21");
+        _worker.on();
+        lab.maintenance("10.10.0.21").await;
+        let registered =
+            "    kubelet:\n        extraConfig:\n            registerWithTaints: [{ key: gpu, effect: NoSchedule }]\n";
+        let config = worker("w-1").replace("    kubelet:\n", registered);
+        let own = "machine:\n    nodeLabels: { tier: gold }\n    nodeTaints: { dedicated: NoSchedule }\n";
+        lab.configure("10.10.0.21", &config.replace("machine:\n", own)).await;
+        let kube = Kube::admin(&lab, CP);
+        let node = || async { kube.try_call("GET", "/api/v1/nodes/w-1", &[], "").await.map(|(_, node)| node) };
+        until(|| async { node().await.is_some_and(|node| ready(&node)) }).await;
+        let taints = |node: &serde_json::Value| -> Vec<String> {
+            let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+            taints
+                .iter()
+                .filter_map(|taint| Some(taint["key"].as_str()?.to_owned()))
+                .collect()
+        };
+        let seen = node().await.unwrap();
+        assert_eq!(taints(&seen), ["gpu"], "only those of the first registration");
+        assert!(seen["metadata"]["labels"]["tier"].is_null(), "{seen}");
+        // Without the taints the labels pass.
+        let labels = "machine:\n    nodeLabels: { tier: gold }\n";
+        let answer = lab
+            .admin("10.10.0.21")
+            .apply(&config.replace("machine:\n", labels), Mode::NoReboot)
+            .await;
+        assert!(answer.is_ok(), "{answer:?}");
+        until(|| async { node().await.is_some_and(|node| node["metadata"]["labels"]["tier"] == "gold") }).await;
+        assert_eq!(taints(&node().await.unwrap()), ["gpu"]);
     });
 }

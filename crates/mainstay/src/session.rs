@@ -38,6 +38,14 @@ pub struct Session {
 impl Session {
     /// Reads and checks the file. All its errors are reported in one run.
     pub fn open(file: &Path, process_env: ProcessEnv) -> Result<Self, CommandError> {
+        let mut session = Self::open_offline(file, process_env)?;
+        session.jump = session.jump_host()?.map(Arc::new);
+        session.env.dialer = session.dialer();
+        Ok(session)
+    }
+
+    /// For commands that connect to nothing, so that they need no SSH key for the jump host.
+    pub fn open_offline(file: &Path, process_env: ProcessEnv) -> Result<Self, CommandError> {
         let text = std::fs::read(file).map_err(|error| CommandError::no_cluster_file(file, &error))?;
         let folder = file.parent().map(Path::to_path_buf).unwrap_or_default();
         let named = |name: &str| std::fs::read(folder.join(name)).ok();
@@ -51,7 +59,7 @@ impl Session {
             wall: Wall::real(),
             entropy: Entropy::from_os(),
         };
-        let mut session = Self {
+        Ok(Self {
             file: file.to_path_buf(),
             checked,
             env,
@@ -59,10 +67,7 @@ impl Session {
             process_env,
             jump: None,
             login: OnceLock::new(),
-        };
-        session.jump = session.jump_host()?.map(Arc::new);
-        session.env.dialer = session.dialer();
-        Ok(session)
+        })
     }
 
     pub fn spec(&self) -> &Spec {

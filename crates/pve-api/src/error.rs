@@ -120,6 +120,15 @@ impl TaskFailure {
     }
 }
 
+impl TaskFailure {
+    /// The line of the log that says what happened, where the exit status does not: a program that copied, for example, ran out of space.
+    pub fn cause(&self) -> Option<&str> {
+        let is_cause = |line: &&String| self.class != Class::Other && Class::of_task(line) == self.class;
+        let line = self.log_tail.iter().rev().find(is_cause)?;
+        (!self.exitstatus.contains(line.as_str())).then_some(line.as_str())
+    }
+}
+
 impl fmt::Display for TaskFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

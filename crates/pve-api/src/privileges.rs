@@ -134,6 +134,8 @@ pub enum Purpose {
     Inventory,
     /// Create, configure, start, stop and delete VMs.
     Machines(Scope),
+    /// Give VMs a place in PVE's own start and shutdown order.
+    StartupOrder,
     /// Clone templates, which lie in this scope.
     Clone(Scope),
     /// Read addresses from the guest agent.
@@ -144,7 +146,7 @@ pub enum Purpose {
     Images { storage: StorageId, hosts: Vec<Host> },
     /// Delete images from a storage.
     DeleteImages(StorageId),
-    /// Attach NICs. Plain bridges are in the zone `localnetwork`.
+    /// See and attach NICs to a bridge or virtual network. Plain bridges are in the zone `localnetwork`.
     Bridge {
         zone: String,
         bridge: String,
@@ -193,6 +195,7 @@ impl Purpose {
                 ]
             }
             Self::Machines(scope) => vec![(scope.path(), true, MACHINES.to_vec())],
+            Self::StartupOrder => vec![("/".to_owned(), false, vec![P::SysModify])],
             Self::Clone(scope) => vec![(scope.path(), true, vec![P::VmAudit, P::VmClone])],
             Self::AgentAddresses(scope) => vec![(scope.path(), true, vec![agent_audit(version)])],
             Self::Disks(storage) => {
@@ -213,11 +216,7 @@ impl Purpose {
             Self::DeleteImages(storage) => vec![(format!("/storage/{storage}"), true, vec![P::DatastoreAllocate])],
             Self::Bridge { zone, bridge, vlan } => {
                 let vlan = vlan.map(|vlan| format!("/{vlan}")).unwrap_or_default();
-                vec![(
-                    format!("/sdn/zones/{zone}/{bridge}{vlan}"),
-                    true,
-                    vec![P::SdnAudit, P::SdnUse],
-                )]
+                vec![(format!("/sdn/zones/{zone}/{bridge}{vlan}"), true, vec![P::SdnUse])]
             }
             Self::Pool(pool) => vec![(format!("/pool/{pool}"), true, vec![P::PoolAllocate, P::PoolAudit])],
         }
@@ -336,7 +335,7 @@ mod tests {
                 "/ 0 Sys.Audit",
                 "/nodes 1 Sys.Audit",
                 "/nodes/pve1 1 Sys.AccessNetwork Sys.Audit",
-                "/sdn/zones/localnetwork/vmbr0/20 1 SDN.Audit SDN.Use",
+                "/sdn/zones/localnetwork/vmbr0/20 1 SDN.Use",
                 "/storage/local 1 Datastore.Allocate Datastore.AllocateTemplate Datastore.Audit",
             ]
         );

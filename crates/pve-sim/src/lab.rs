@@ -192,6 +192,17 @@ impl Lab<'_> {
         state.volumes.insert(&place, volume);
     }
 
+    /// A file that ends early, as a download leaves it that was broken off. Says whether the file is there.
+    pub fn cut_file(&self, host: &str, volid: &str, size: u64) -> bool {
+        let mut state = self.0.state();
+        let place = state.place(volid.split(':').next().unwrap_or_default(), host).to_string();
+        let Some(volume) = state.volumes.get_mut(&place, volid) else {
+            return false;
+        };
+        (volume.file_size, volume.used) = (size, size);
+        true
+    }
+
     pub fn remove_volume(&self, host: &str, volid: &str) {
         let mut state = self.0.state();
         let place = state.place(volid.split(':').next().unwrap_or_default(), host).to_string();

@@ -199,6 +199,15 @@ impl Factory {
         Ok(versions)
     }
 
+    /// Checks that it makes this release.
+    pub async fn check_version(&self, version: &Version) -> Result<(), FactoryError> {
+        if self.versions().await?.contains(version) {
+            Ok(())
+        } else {
+            Err(self.unknown_version(version))
+        }
+    }
+
     pub async fn extensions(&self, version: &Version) -> Result<Vec<OfficialExtension>, FactoryError> {
         let answer = self.get(&format!("version/v{version}/extensions/official")).await?;
         if answer.status.is_success() {

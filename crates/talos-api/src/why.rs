@@ -288,10 +288,10 @@ fn still_booting(seen: &Snapshot) -> String {
 pub fn why_no_answer(error: &Error) -> String {
     if let Some(dial) = error.dial() {
         return match dial.fault() {
-            DialFault::Refused => {
-                "its Talos API is not up yet: it boots, or waits for its certificate from a control plane".into()
+            // A worker gets the certificate of its API from a control plane, which it waits for here too.
+            DialFault::Refused | DialFault::TimedOut { .. } | DialFault::Unreachable => {
+                "booting: the Talos API is not up yet".into()
             }
-            DialFault::TimedOut { .. } | DialFault::Unreachable => format!("{} cannot be reached", dial.target().host),
             DialFault::UnknownIssuer { .. } => "it has no config yet, or belongs to another cluster".into(),
             DialFault::WrongName { .. } => format!("another machine of this cluster answers at {}", dial.target().host),
             DialFault::Closed => "it hangs up while its API restarts".into(),

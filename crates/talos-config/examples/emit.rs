@@ -11,7 +11,7 @@ use semver::Version;
 use talos_config::access::DEFAULT_LIFETIME;
 use talos_config::generate::{
     ClusterInput, Cni, ExtensionFile, ExtensionService, Hostname, Install, InstallDisk, Link, MachineInput, NetworkForm,
-    Registry, RegistryLogin, Role, Route, UserVolume,
+    Registry, RegistryLogin, Role, Route, Taint, UserVolume,
 };
 use talos_config::schematic::{Arch, Assets, Platform};
 use talos_config::versions::{Contract, RELEASES};
@@ -136,7 +136,11 @@ fn full_machine(plain: &MachineInput) -> Result<MachineInput, Failure> {
         node_subnets: vec!["10.0.0.0/24".to_owned(), "!10.0.0.10/32".to_owned()],
         labels: BTreeMap::from([("topology.kubernetes.io/zone".to_owned(), "pve1".to_owned())]),
         annotations: BTreeMap::from([("example.com/note".to_owned(), "some text: with signs".to_owned())]),
-        taints: BTreeMap::from([("dedicated".to_owned(), "storage:NoSchedule".to_owned())]),
+        taints: vec![Taint {
+            key: "dedicated".to_owned(),
+            value: "storage".to_owned(),
+            effect: "NoSchedule".to_owned(),
+        }],
         user_volumes: vec![UserVolume {
             name: "longhorn".to_owned(),
             serial: "longhorn".to_owned(),

@@ -15,7 +15,8 @@ const MAX_SHOWN: usize = 80;
 pub enum Effect {
     /// Takes effect at once.
     Live,
-    /// Is accepted, and takes effect when the node reboots for another reason: Talos 1.14 never reboots for a config.
+    /// Is accepted, and takes effect when the node reboots for another reason: the arguments of etcd, and all that Talos 1.14 takes, which
+    /// never reboots for a config.
     NextBoot,
     /// The node reboots.
     Reboot,
@@ -208,12 +209,18 @@ const LIVE: [&str; 25] = [
     "machine.features.nodeAddressSortAlgorithm",
 ];
 
+/// Accepted without a reboot, but a running etcd keeps its arguments until it starts again, which only a reboot makes it do.
+const OF_RUNNING_ETCD: &str = "cluster.etcd";
+
 fn effect_of(document: &DocumentId, path: &str, contract: Contract) -> Effect {
     let is_below = |root: &&str| {
         path.strip_prefix(*root)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
     let is_registry_login = path.starts_with("machine.registries.config.") && path.contains(".auth");
+    if document.is_legacy() && is_below(&OF_RUNNING_ETCD) {
+        return Effect::NextBoot;
+    }
     let is_live = !document.is_legacy() || LIVE.iter().any(is_below) && !is_registry_login;
     if is_live {
         Effect::Live

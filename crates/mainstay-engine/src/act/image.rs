@@ -51,7 +51,13 @@ pub(super) async fn fetch(site: &Clients, voice: &StepProgress, at: &StorageAt, 
     match stored_size(site, at, &image.file).await? {
         Some(there) if size.is_none_or(|size| size == there) && (size.is_some() || told.is_ok()) => {
             let file = image.file.clone();
-            site.facts.add_image(at, ImageFile { file, size: there });
+            let fetched = ImageFile {
+                file,
+                size: there,
+                // It is whole, so nothing is to be deleted.
+                may_delete: false,
+            };
+            site.facts.add_image(at, fetched);
             Ok(())
         }
         Some(there) => {
@@ -99,6 +105,7 @@ pub(super) async fn delete(site: &Clients, at: &StorageAt, file: &str) -> Result
         Ok(Some(upid)) => follow_task(site, "image.delete", &at.to_string(), &upid).await,
         Ok(None) => Ok(()),
         Err(error) if error.is_missing() => Ok(()),
+        Err(error) if error.class() == Some(&Class::Denied) => Err(Failure::from(error).help(format!("pvesm free {volid}"))),
         Err(error) => Err(error.into()),
     }
 }

@@ -1,9 +1,10 @@
 //! Waits for Nodes, and deletes them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mainstay_kube::NodeDeletion;
-use mainstay_plan::NodeState;
+use mainstay_plan::{NodeChange, NodeState};
 use tokio::time::Instant;
 
 use super::servers::Servers;
@@ -138,6 +139,30 @@ pub async fn delete(servers: Servers<'_>, machine: &str, was_drained: bool) -> R
         }
     })
     .await
+}
+
+/// Sets labels and taints, with the record of which are ours.
+pub async fn change(servers: Servers<'_>, machine: &str, change: &NodeChange) -> Result<(), Failure> {
+    let taints = |taints: &BTreeSet<mainstay_plan::TaintOnNode>| taints.iter().map(kube_taint).collect();
+    let edit = mainstay_kube::NodeEdit {
+        set_labels: change.set_labels.clone(),
+        remove_labels: change.remove_labels.clone(),
+        set_taints: taints(&change.set_taints),
+        remove_taints: taints(&change.remove_taints),
+        record: change.record_text(),
+    };
+    let what = format!("labels and taints of node {machine} could not be set");
+    servers
+        .call(&what, async |server| server.edit_node(machine, &edit).await)
+        .await
+}
+
+fn kube_taint(taint: &mainstay_plan::TaintOnNode) -> mainstay_kube::NodeTaint {
+    mainstay_kube::NodeTaint {
+        key: taint.key.clone(),
+        value: taint.value.clone(),
+        effect: taint.effect.clone(),
+    }
 }
 
 async fn delete_once(servers: Servers<'_>, machine: &str, was_drained: bool) -> Result<NodeDeletion, Failure> {

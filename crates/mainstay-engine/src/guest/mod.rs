@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use mainstay_net::Env;
 use mainstay_plan::{
     ApplyMode, ClusterSecrets, DistroSecrets, Guest, GuestConfig, GuestRef, Image, KubernetesPart, MemberRef, MemberRemoval,
-    Observed, PinnedHostKey, Pins, QuorumCheck, SchematicRef, Versions,
+    Observed, PinnedHostKey, Pins, Publisher, QuorumCheck, SchematicRef, Versions,
 };
 use mainstay_spec::{DistroSpec, Spec};
 use semver::Version;
@@ -423,10 +423,28 @@ pub async fn image_size(guests: &GuestClients, progress: &StepProgress, image: &
     }
 }
 
-/// Asks the publisher of images what it has. Returns a sentence for people.
-pub async fn check_image_source(guests: &GuestClients) -> Result<String, Failure> {
+/// Asks the publisher of images whether it has what the file asks for. `sized`: also how large the image is, which is only known for
+/// one that was built before.
+pub async fn ask_publisher(guests: &GuestClients, spec: &Spec, versions: &Versions, image: &Image, sized: bool) -> Publisher {
     match guests {
-        GuestClients::Talos(clients) => talos::check_image_source(clients).await,
+        GuestClients::Talos(clients) => talos::ask_publisher(clients, spec, versions, image, sized).await,
+        // Its pins were read from the publisher, with a checksum that PVE compares.
+        GuestClients::Rancher(_) => Publisher::NotAsked,
+    }
+}
+
+/// Whether `status` knows which workloads of the system there are to ask for.
+pub fn has_known_workloads(guests: &GuestClients) -> bool {
+    match guests {
+        GuestClients::Talos(_) => true,
+        GuestClients::Rancher(_) => false,
+    }
+}
+
+/// Asks the publisher of images what it has. Returns a sentence for people.
+pub async fn check_image_source(guests: &GuestClients, spec: &Spec, versions: &Versions) -> Result<String, Failure> {
+    match guests {
+        GuestClients::Talos(clients) => talos::check_image_source(clients, spec, versions).await,
         GuestClients::Rancher(clients) => clients.check_image_source().await,
     }
 }

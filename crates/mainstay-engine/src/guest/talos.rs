@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use mainstay_net::{Env, Identity, Secret, Target, Trust};
 use mainstay_plan::{
-    ApplyMode, EtcdState, Guest, GuestConfig, GuestRef, Image, MemberRef, MemberRemoval, QuorumCheck, RunningGuest, SchematicRef,
-    Seen,
+    ApplyMode, EtcdState, Guest, GuestConfig, GuestRef, Image, MemberRef, MemberRemoval, Pins, Publisher, QuorumCheck,
+    RunningGuest, SchematicRef, Seen, Versions,
 };
-use mainstay_spec::TalosSpec;
+use mainstay_spec::{Spec, TalosSpec};
 use semver::Version;
-use talos_api::factory::Factory;
+use talos_api::factory::{Factory, FactoryError};
 use talos_api::resource::{Stage, SystemInformation};
 use talos_api::{
     Access, Applied, Effect, Error, Mode, Next, Node, Outcome, Presence, ServiceState, presence, why_no_answer, why_not_ready,
@@ -46,11 +46,16 @@ const ETCD_LEAVES: Duration = Duration::from_secs(300);
 /// How long the Image Factory may take to build an image.
 const IMAGE_BUILD: Duration = Duration::from_secs(1800);
 
+/// How long a plan waits for the Image Factory.
+const FACTORY_ANSWERS: Duration = Duration::from_secs(10);
+
 /// The machine API and the Image Factory of one cluster.
 pub struct TalosClients {
     /// `None` while there are no secrets.
     access: Option<Access>,
     factory: Factory,
+    /// What the factory said about an image in this run, by the image's address and whether its size was asked for.
+    told: tokio::sync::Mutex<Option<((String, bool), Publisher)>>,
 }
 
 impl TalosClients {
@@ -61,7 +66,11 @@ impl TalosClients {
             Trust::Roots { extra_ca_pem: None }
         };
         let factory = Factory::new(env, &talos.factory, &trust)?;
-        Ok(Self { access, factory })
+        Ok(Self {
+            access,
+            factory,
+            told: tokio::sync::Mutex::default(),
+        })
     }
 
     fn access(&self) -> Result<&Access, Failure> {
@@ -383,13 +392,19 @@ pub async fn await_voter(ctx: StepContext<'_>, clients: &TalosClients, guest: &G
                     "{machine} has left etcd and rejoins only after a reboot"
                 )));
             }
-            if !etcd.is_some_and(talos_api::Service::is_healthy) {
+            if etcd.is_none_or(|etcd| etcd.state != ServiceState::Running) {
                 let why = node.look().await.ok().and_then(|seen| why_not_ready(&seen));
-                return Ok(WaitStatus::Waiting(why.unwrap_or_else(|| "etcd is not healthy yet".into())));
+                return Ok(WaitStatus::Waiting(why.unwrap_or_else(|| "etcd does not run yet".into())));
             }
+            // Its own list proves the vote: etcd answers it only with a majority, and a learner does not answer it. The health of the service
+            // follows at its next check, up to twenty seconds later.
             let members = match node.etcd_members().await {
                 Ok(members) => members,
-                Err(error) => return not_yet(&error),
+                Err(error) if error.dial().is_some() => return not_yet(&error),
+                Err(_) if etcd.is_some_and(talos_api::Service::is_healthy) => {
+                    return Ok(WaitStatus::Waiting("etcd does not list its members yet".into()));
+                }
+                Err(_) => return Ok(WaitStatus::Waiting("a learner of etcd, not a voter yet".into())),
             };
             Ok(match members.iter().find(|member| member.name == *machine) {
                 Some(member) if !member.learner => WaitStatus::Done(()),
@@ -483,10 +498,18 @@ impl From<Error> for Failure {
                 Outcome::Refused => FailureKind::Failed,
             },
         };
-        let mut failure = Self::new(kind, error.to_string());
+        // Talos lists what it refuses in lines of their own: the first one says that it refuses, the others say what.
+        let text = error.to_string();
+        let mut lines = text
+            .lines()
+            .map(|line| line.trim().trim_start_matches("* "))
+            .filter(|line| !line.is_empty());
+        let mut failure = Self::new(kind, lines.next().unwrap_or_default().trim_end_matches(':'));
         failure.help.extend(error.remedy());
         // The text of the error is the failure's own; what is below it is the cause.
-        failure.why = std::error::Error::source(&error).map(ToString::to_string);
+        let below = std::error::Error::source(&error).map(ToString::to_string);
+        let why: Vec<String> = lines.map(str::to_owned).chain(below).collect();
+        failure.why = (!why.is_empty()).then(|| why.join("\n"));
         failure
     }
 }
@@ -585,7 +608,8 @@ async fn etcd_of(
     };
     if etcd.state == ServiceState::Running {
         let members = node.etcd_members().await.ok();
-        let state = if etcd.is_healthy() && members.is_some() {
+        // Members are listed only with a majority behind the list, so a list of its own says more than a check that was made before it.
+        let state = if members.is_some() {
             EtcdState::Healthy
         } else {
             EtcdState::Unhealthy
@@ -637,7 +661,10 @@ pub async fn has_etcd_data(ctx: StepContext<'_>, clients: &TalosClients, machine
 pub async fn has_healthy_etcd(clients: &TalosClients, address: Ipv4Addr) -> bool {
     let Ok(node) = clients.node(address) else { return false };
     let services = node.services().await.unwrap_or_default();
-    services.iter().any(|service| service.id == "etcd" && service.is_healthy())
+    let Some(etcd) = services.iter().find(|service| service.id == "etcd") else {
+        return false;
+    };
+    etcd.is_healthy() || etcd.state == ServiceState::Running && node.etcd_members().await.is_ok()
 }
 
 pub async fn is_back(ctx: StepContext<'_>, clients: &TalosClients, guest: &GuestRef) -> Result<WaitStatus<()>, Failure> {
@@ -659,6 +686,9 @@ pub async fn not_ready_reason(ctx: StepContext<'_>, clients: &TalosClients, mach
     let node = clients.node(ctx.addresses.get(machine)?).ok()?;
     match node.look().await {
         Ok(seen) => why_not_ready(&seen),
+        Err(error) if error.dial().is_some() => {
+            Some("its Talos port is silent: the machine is off, dead or restarting".to_owned())
+        }
         Err(error) => Some(why_no_answer(&error)),
     }
 }
@@ -691,9 +721,64 @@ fn order(image: &Image) -> Result<talos_api::factory::Image, Failure> {
     })
 }
 
-pub async fn check_image_source(clients: &TalosClients) -> Result<String, Failure> {
-    let versions = clients.factory.versions().await?;
-    Ok(format!("answers, {} releases of Talos", versions.len()))
+/// Whether the factory has the release with all extensions of the file.
+async fn check_release(clients: &TalosClients, spec: &Spec, versions: &Versions) -> Result<(), FactoryError> {
+    let talos = spec.distro.talos();
+    let extensions: Vec<String> = talos
+        .iter()
+        .flat_map(|talos| &talos.extensions)
+        .map(ToString::to_string)
+        .collect();
+    if extensions.is_empty() {
+        return clients.factory.check_version(&versions.release).await;
+    }
+    clients.factory.check_extensions(&versions.release, &extensions).await
+}
+
+/// Asks the factory, within a short time: a plan waits for nothing that is built.
+pub async fn ask_publisher(clients: &TalosClients, spec: &Spec, versions: &Versions, image: &Image, sized: bool) -> Publisher {
+    let mut told = clients.told.lock().await;
+    if let Some((_, publisher)) = told.as_ref().filter(|(of, _)| *of == (image.url.clone(), sized)) {
+        return publisher.clone();
+    }
+    let release = tokio::time::timeout(FACTORY_ANSWERS, check_release(clients, spec, versions)).await;
+    let publisher = match release {
+        Err(_) => Publisher::Silent(format!("no answer within {} s", FACTORY_ANSWERS.as_secs())),
+        Ok(Err(error)) if error.is_transient() => Publisher::Silent(short_reason(&error)),
+        Ok(Err(error)) => Publisher::Lacks {
+            help: error.remedy(),
+            what: error.to_string(),
+        },
+        Ok(Ok(())) => Publisher::Has {
+            size: if sized { built_size(clients, image).await } else { None },
+        },
+    };
+    if matches!(publisher, Publisher::Has { .. }) {
+        *told = Some(((image.url.clone(), sized), publisher.clone()));
+    }
+    publisher
+}
+
+/// The size of an image that the factory has built already.
+async fn built_size(clients: &TalosClients, image: &Image) -> Option<u64> {
+    let asked = clients.factory.asset(&order(image).ok()?, FACTORY_ANSWERS, &mut |_| {}).await;
+    asked.ok().map(|asset| asset.size)
+}
+
+pub async fn check_image_source(clients: &TalosClients, spec: &Spec, versions: &Versions) -> Result<String, Failure> {
+    check_release(clients, spec, versions).await?;
+    let count = spec.distro.talos().map_or(0, |talos| talos.extensions.len());
+    let extensions = match count {
+        0 => String::new(),
+        1 => " with its extension".to_owned(),
+        more => format!(" with its {more} extensions"),
+    };
+    let image = mainstay_plan::derive::image(spec, versions, &Pins::default())?;
+    let size = match built_size(clients, &image).await {
+        Some(size) => format!("{} MB", size.div_ceil(1_000_000)),
+        None => "not built yet".to_owned(),
+    };
+    Ok(format!("has Talos {}{extensions}; the image: {size}", versions.release))
 }
 
 /// `ghcr.io/siderolabs/kubelet:v1.35.2`: the version that the machine is to run.
@@ -707,15 +792,14 @@ fn kubelet_version(config: &str) -> Option<Version> {
     tag.split(['@', '-', '"']).next()?.parse().ok()
 }
 
-fn short_reason(error: &Error) -> String {
-    use std::error::Error as _;
+fn short_reason(error: &(dyn std::error::Error + 'static)) -> String {
     error
         .source()
         .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
-impl From<talos_api::factory::FactoryError> for Failure {
-    fn from(error: talos_api::factory::FactoryError) -> Self {
+impl From<FactoryError> for Failure {
+    fn from(error: FactoryError) -> Self {
         let kind = if error.is_transient() {
             FailureKind::Unreachable
         } else {

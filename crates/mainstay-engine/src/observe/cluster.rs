@@ -5,7 +5,9 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use futures::future::join_all;
-use mainstay_plan::{EtcdMember, EtcdState, Guest, GuestConfig, Kubernetes, NodeCordon, NodeStatus, Seen};
+use mainstay_plan::{
+    EtcdMember, EtcdState, Guest, GuestConfig, Kubernetes, NodeCordon, NodeRecord, NodeStatus, Seen, TaintOnNode,
+};
 
 use super::ObserveScope;
 use crate::addresses::AddressBook;
@@ -132,7 +134,7 @@ async fn kubernetes(
     }
     let mut why = "no control plane runs".to_owned();
     for (_, address) in running.iter().filter(|(name, _)| scope.control_planes.contains(*name)) {
-        match nodes(clients, *address, reports).await {
+        match nodes(clients, *address, scope, reports).await {
             Ok(kubernetes) => return Seen::Yes(kubernetes),
             Err(error) => why = format!("{address}:{KUBERNETES_PORT}: {error}"),
         }
@@ -143,26 +145,56 @@ async fn kubernetes(
 async fn nodes(
     clients: &Clients,
     address: Ipv4Addr,
+    scope: &ObserveScope<'_>,
     reports: &BTreeMap<String, GuestReport>,
 ) -> Result<Kubernetes, mainstay_kube::Error> {
     let server = clients.kube.server(address)?;
     let (version, nodes) = tokio::join!(server.version(), server.nodes());
-    let boot = |name: &str| reports.get(name).and_then(|report| report.boot_id.as_deref());
+    // What Kubernetes last heard of a machine that does not run, or does not answer, is no news of it.
+    let state = |name: &str| match reports.get(name) {
+        None if scope.by_name.contains_key(name) => MachineState::Off,
+        None => MachineState::Unknown,
+        Some(report) => match &report.guest {
+            Guest::Silent(why) => MachineState::Silent(why),
+            _ => report.boot_id.as_deref().map_or(MachineState::Unknown, MachineState::Boot),
+        },
+    };
     Ok(Kubernetes {
         version: version?,
         nodes: nodes?
             .iter()
-            .map(|node| (node.name.clone(), node_status(node, boot(&node.name))))
+            .map(|node| (node.name.clone(), node_status(node, &state(&node.name))))
             .collect(),
     })
 }
 
+/// What is known about the machine of a Node.
+enum MachineState<'a> {
+    /// It runs in this boot.
+    Boot(&'a str),
+    Off,
+    Silent(&'a str),
+    /// It is none of ours, or does not say which boot it is in.
+    Unknown,
+}
+
 /// A Node, as far as its status is about the machine that runs now.
-fn node_status(node: &mainstay_kube::Node, boot: Option<&str>) -> NodeStatus {
-    let stale = boot.is_some_and(|boot| !node.is_of_boot(boot));
+fn node_status(node: &mainstay_kube::Node, machine: &MachineState<'_>) -> NodeStatus {
+    let stale = match machine {
+        MachineState::Boot(boot) => !node.is_of_boot(boot),
+        MachineState::Off => true,
+        MachineState::Silent(_) | MachineState::Unknown => false,
+    };
+    let why = match machine {
+        MachineState::Off => "its machine does not run".to_owned(),
+        _ if stale => EARLIER_BOOT.into(),
+        // A dead machine cannot say what is wrong with it: its last words are old.
+        MachineState::Silent(why) if !node.is_ready() => format!("its machine does not answer: {why}"),
+        _ => node.why_not_ready(),
+    };
     NodeStatus {
         ready: node.is_ready() && !stale,
-        why: if stale { EARLIER_BOOT.into() } else { node.why_not_ready() },
+        why,
         stale,
         cordon: match (node.cordoned, node.cordon_record()) {
             (true, Some(_)) => NodeCordon::Ours,
@@ -171,6 +203,20 @@ fn node_status(node: &mainstay_kube::Node, boot: Option<&str>) -> NodeStatus {
             (false, None) => NodeCordon::None,
         },
         accepts_pods: !node.cordoned && !node.taints.iter().any(keeps_pods_away),
+        labels: node.labels.clone(),
+        taints: node.taints.iter().map(taint).collect(),
+        applied: node
+            .annotations
+            .get(mainstay_kube::APPLIED)
+            .map(|text| NodeRecord::parse(text)),
+    }
+}
+
+fn taint(taint: &mainstay_kube::NodeTaint) -> TaintOnNode {
+    TaintOnNode {
+        key: taint.key.clone(),
+        effect: taint.effect.clone(),
+        value: taint.value.clone(),
     }
 }
 

@@ -50,7 +50,8 @@ pub struct Seeing<'a> {
     pub vms: &'a Seen<BTreeMap<u32, Vm>>,
     pub guests: &'a [Guest],
     /// By host that is online.
-    pub tasks: &'a [Result<Vec<PveTask>, Error>],
+    /// By host; why they could not be read.
+    pub tasks: &'a [Result<Vec<PveTask>, String>],
     pub permissions: &'a Permissions,
 }
 

@@ -1,6 +1,7 @@
 //! What Proxmox VE shows: a constant number of calls, and about one per machine of ours.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 
 use futures::future::join_all;
 use mainstay_plan::{
@@ -9,13 +10,15 @@ use mainstay_plan::{
 };
 use pve_api::access::Permissions;
 use pve_api::cluster::{Guest, GuestKind, HostState, Resource, RunState};
-use pve_api::{Client, Content, Error, cluster, host, qemu, storage, task};
+use pve_api::{Client, Content, Error, cluster, host, pool, qemu, storage, task};
 use semver::Version;
+use tokio::sync::oneshot;
 
-use super::ObserveScope;
 use super::jobs::{self, may_go};
 use super::leftovers::{self, Noted};
+use super::limit::within;
 use super::volumes::{disks, hosts_sharing, lost, places, snapshots};
+use super::{Existing, ObserveScope, must_be_free, neighbours};
 use crate::failure::Failure;
 use crate::known::{FactCache, HostFacts, KeptFacts};
 use crate::pve_config::{merged_settings, volumes_in};
@@ -28,6 +31,10 @@ pub struct PveObservation {
     pub token: TokenScope,
     pub permissions: Permissions,
     pub hosts: BTreeMap<String, Host>,
+    pub zone: Option<String>,
+    pub resource_pool: Seen<String>,
+    /// Running VMs of others that have an address which must be free.
+    pub address_users: BTreeMap<Ipv4Addr, Vec<String>>,
     pub vms: Seen<BTreeMap<u32, Vm>>,
     pub leftovers: Seen<Vec<LeftoverVolume>>,
     /// Volumes of the journal that are gone, or whose VMID another VM has.
@@ -45,33 +52,31 @@ async fn known_or<T: Clone>(known: Option<&T>, call: pve_api::Call<T>, pve: &Cli
 }
 
 /// Without its version, its inventory and our own rights nothing can be said at all; every other gap is a gap.
-pub async fn look(pve: &Client, cache: &FactCache, scope: &ObserveScope<'_>, noted: &Noted) -> Result<PveObservation, Failure> {
+/// `tell` hears which VMs there are as soon as that is known.
+pub async fn look(
+    pve: &Client,
+    cache: &FactCache,
+    scope: &ObserveScope<'_>,
+    noted: &Noted,
+    tell: oneshot::Sender<Existing>,
+) -> Result<PveObservation, Failure> {
     let known = cache.take();
-    let version = async {
-        match &known {
-            Some(known) => Ok(known.version.clone()),
-            None => pve.call(cluster::version()).await.map(|version| semver_of(version.version)),
-        }
-    };
-    let (version, status, resources, permissions) = tokio::join!(
-        version,
-        pve.call(cluster::status()),
-        pve.call(cluster::resources(None)),
-        known_or(
-            known.as_ref().map(|known| &known.permissions),
-            pve_api::access::permissions(),
-            pve
-        )
-    );
-    let (version, resources, permissions) = (version?, resources?, permissions?);
+    let (version, status, resources, permissions) = whole(pve, known.as_ref()).await?;
     let inventory = ResourceList::of(resources);
+    let existing = inventory.existing();
+    let free = must_be_free(scope, &existing);
+    // Nothing is dialled where the observation was given up meanwhile.
+    let _ = tell.send(existing);
     let names: Vec<pve_api::Host> = inventory.online().cloned().collect();
     let bridges = needs_bridges(&inventory, scope);
     let active = |name| async move {
-        let page = pve.call(task::active(name)).await?;
+        let page = within(pve, task::active(name)).await?;
         Ok(page.items.into_iter().map(task_of).collect())
     };
-    let (hosts, tasks, vms) = tokio::join!(
+    let (address_users, zone, resource_pool, hosts, tasks, vms) = tokio::join!(
+        neighbours::users_of(pve, &inventory.guests, scope, &permissions, &free),
+        zone(pve, scope, known.as_ref()),
+        resource_pool(pve, scope, known.as_ref()),
         join_all(names.iter().map(|name| look_at_host(pve, name, bridges, known.as_ref()))),
         join_all(names.iter().map(active)),
         configs(pve, &inventory.guests, scope),
@@ -86,13 +91,15 @@ pub async fn look(pve: &Client, cache: &FactCache, scope: &ObserveScope<'_>, not
     let images = async {
         match known {
             Some(known) => known.images,
-            None => images(pve, &hosts, scope).await,
+            None => images(pve, &hosts, scope, &permissions).await,
         }
     };
     let (images, disks, vms) = tokio::join!(images, disks(pve, &hosts), jobs::read(pve, &version, scope, vms));
     cache.keep(KeptFacts {
         version: version.clone(),
         permissions: permissions.clone(),
+        zone: zone.clone(),
+        resource_pool: resource_pool.clone(),
         hosts: looks,
         images: images.clone(),
     });
@@ -114,6 +121,9 @@ pub async fn look(pve: &Client, cache: &FactCache, scope: &ObserveScope<'_>, not
         },
         permissions,
         hosts,
+        zone,
+        resource_pool,
+        address_users,
         vms,
         leftovers,
         ended,
@@ -121,6 +131,24 @@ pub async fn look(pve: &Client, cache: &FactCache, scope: &ObserveScope<'_>, not
         images,
         tasks: tasks.into_iter().filter_map(Result::ok).flatten().collect(),
     })
+}
+
+/// What one call each answers for the whole datacenter.
+async fn whole(
+    pve: &Client,
+    known: Option<&KeptFacts>,
+) -> Result<(Version, Result<cluster::Status, Error>, Vec<Resource>, Permissions), Failure> {
+    let version = async {
+        match known {
+            Some(known) => Ok(known.version.clone()),
+            None => pve.call(cluster::version()).await.map(|version| semver_of(version.version)),
+        }
+    };
+    let permissions = known_or(known.map(|known| &known.permissions), pve_api::access::permissions(), pve);
+    let status = pve.call(cluster::status());
+    let (version, status, resources, permissions) =
+        tokio::join!(version, status, pve.call(cluster::resources(None)), permissions);
+    Ok((version?, status, resources?, permissions?))
 }
 
 fn semver_of(version: pve_api::PveVersion) -> Version {
@@ -168,6 +196,14 @@ impl ResourceList {
         inventory
     }
 
+    fn existing(&self) -> Existing {
+        let ours = self.guests.iter().filter(|guest| guest.tags.contains(TAG));
+        Existing {
+            vmids: self.guests.iter().map(|guest| guest.vmid.get()).collect(),
+            names: ours.filter_map(|guest| guest.name.clone()).collect(),
+        }
+    }
+
     fn online(&self) -> impl Iterator<Item = &pve_api::Host> {
         self.hosts
             .iter()
@@ -201,6 +237,36 @@ impl ResourceList {
     }
 }
 
+/// The zone of the virtual network of the file. What is called like a bridge is one.
+async fn zone(pve: &Client, scope: &ObserveScope<'_>, known: Option<&KeptFacts>) -> Option<String> {
+    let is_bridge = |name: &str| {
+        name.strip_prefix("vmbr")
+            .is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let name = scope.bridge.filter(|name| !is_bridge(name))?;
+    if let Some(known) = known.and_then(|known| known.zone.clone()) {
+        return Some(known);
+    }
+    let vnets = pve.call(cluster::vnets()).await.ok()?;
+    vnets.into_iter().find(|vnet| vnet.vnet == name).map(|vnet| vnet.zone)
+}
+
+/// Whether the resource pool of the file is there: Proxmox VE shows a pool that is asked for by name to everyone.
+async fn resource_pool(pve: &Client, scope: &ObserveScope<'_>, known: Option<&KeptFacts>) -> Seen<String> {
+    let Some(name) = scope.pool else { return Seen::No };
+    if let Some(Seen::Yes(known)) = known.map(|known| &known.resource_pool) {
+        return Seen::Yes(known.clone());
+    }
+    let Ok(id) = name.parse() else {
+        return Seen::Unknown(format!("`{name}` is no name of a pool"));
+    };
+    match pve.call(pool::members(&id)).await {
+        Ok(_) => Seen::Yes(name.to_owned()),
+        Err(error) if error.is_missing() => Seen::No,
+        Err(error) => Seen::Unknown(error.to_string()),
+    }
+}
+
 /// Only a machine that is to be made is placed, and only its host must have the bridge.
 fn needs_bridges(inventory: &ResourceList, scope: &ObserveScope<'_>) -> bool {
     let there: BTreeSet<u32> = inventory.guests.iter().map(|guest| guest.vmid.get()).collect();
@@ -219,26 +285,26 @@ async fn look_at_host(pve: &Client, name: &pve_api::Host, needs_bridges: bool, k
             Seen::Unknown("no machine is to be made".into())
         }
     };
-    let (bridges, storages) = tokio::join!(bridges, pve.call(storage::list(name)));
+    let (bridges, storages) = tokio::join!(bridges, within(pve, storage::list(name)));
     let storages = match storages {
         Ok(list) => Seen::Yes(
             list.into_iter()
                 .map(|status| (status.storage.to_string(), storage_of(&status)))
                 .collect(),
         ),
-        Err(error) => Seen::Unknown(error.to_string()),
+        Err(why) => Seen::Unknown(why),
     };
     (bridges, storages)
 }
 
 async fn bridges(pve: &Client, name: &pve_api::Host) -> Seen<BTreeSet<String>> {
-    match pve.call(host::bridges(name)).await {
+    match within(pve, host::bridges(name)).await {
         // PVE leaves out what the token may not use: an empty list is more likely a lack of rights than a host without a bridge.
         Ok(list) if list.is_empty() => Seen::Unknown(format!(
             "no bridge of {name} is visible: the token may lack SDN.Use on /sdn/zones/localnetwork"
         )),
         Ok(list) => Seen::Yes(list.into_iter().map(|bridge| bridge.iface).collect()),
-        Err(error) => Seen::Unknown(error.to_string()),
+        Err(why) => Seen::Unknown(why),
     }
 }
 
@@ -312,14 +378,14 @@ pub async fn ask_hosts_for_power(pve: &Client, vms: &mut Seen<BTreeMap<u32, Vm>>
 /// The pending list answers for config, pending changes and digest in one call.
 /// Reads the config, and the tags with it: those of the inventory may be some seconds old, and a missing tag means a missing mark.
 async fn config_of(pve: &Client, guest: &mut Guest) -> Seen<VmSettings> {
-    match pve.call(qemu::pending(&guest.host, guest.vmid)).await {
+    match within(pve, qemu::pending(&guest.host, guest.vmid)).await {
         Ok(entries) => {
             let tags = entries.iter().find(|entry| entry.key == "tags" && !entry.delete);
             let tags = tags.and_then(|entry| entry.pending.clone().or_else(|| entry.value.clone()));
             guest.tags = tags.and_then(|text| text.parse().ok()).unwrap_or_default();
             Seen::Yes(merged_settings(entries, guest.lock.as_ref()))
         }
-        Err(error) => Seen::Unknown(error.to_string()),
+        Err(why) => Seen::Unknown(why),
     }
 }
 
@@ -349,6 +415,7 @@ fn vm_of(guest: Guest, config: Seen<VmSettings>) -> Vm {
         name: guest.name,
         power,
         tags: guest.tags.iter().map(str::to_owned).collect(),
+        pool: guest.pool.as_ref().map(ToString::to_string),
         template: guest.template,
         ha: guest.hastate.is_some(),
         jobs: VmJobs::default(),
@@ -370,10 +437,11 @@ async fn images(
     pve: &Client,
     hosts: &BTreeMap<String, Host>,
     scope: &ObserveScope<'_>,
+    permissions: &Permissions,
 ) -> BTreeMap<StorageAt, Seen<Vec<ImageFile>>> {
     let wanted = |name: &str| scope.images.is_none_or(|chosen| chosen == name);
     let places = places(hosts, |name, storage| wanted(name) && storage.allows("import"));
-    let lists = join_all(places.iter().map(|at| files(pve, at))).await;
+    let lists = join_all(places.iter().map(|at| files(pve, at, permissions))).await;
     let mut seen = BTreeMap::new();
     for (at, list) in places.into_iter().zip(lists) {
         for host in hosts_sharing(hosts, &at) {
@@ -383,7 +451,8 @@ async fn images(
     seen
 }
 
-async fn files(pve: &Client, at: &StorageAt) -> Seen<Vec<ImageFile>> {
+async fn files(pve: &Client, at: &StorageAt, permissions: &Permissions) -> Seen<Vec<ImageFile>> {
+    let may_delete = permissions.allows(&format!("/storage/{}", at.storage), "Datastore.Allocate");
     let (Ok(host), Ok(storage)) = (at.host.parse(), at.storage.parse()) else {
         return Seen::Unknown(format!("{at} is not a valid storage name of Proxmox VE"));
     };
@@ -391,17 +460,18 @@ async fn files(pve: &Client, at: &StorageAt) -> Seen<Vec<ImageFile>> {
         content: Some(Content::Import),
         vmid: None,
     };
-    match pve.call(storage::content(&host, &storage, &filter)).await {
+    match within(pve, storage::content(&host, &storage, &filter)).await {
         Ok(volumes) => Seen::Yes(
             volumes
                 .iter()
                 .map(|volume| ImageFile {
                     file: volume.volid.file_name().to_owned(),
                     size: volume.size,
+                    may_delete,
                 })
                 .collect(),
         ),
-        Err(error) => Seen::Unknown(error.to_string()),
+        Err(why) => Seen::Unknown(why),
     }
 }
 

@@ -6,6 +6,7 @@ use futures::future::join_all;
 use mainstay_plan::{Host, HostStorage, StorageAt, Vm, VmDisk, VolumeUse};
 use pve_api::{Client, Content, Error, qemu, storage};
 
+use super::limit::within;
 use crate::failure::{Failure, FailureKind};
 use crate::pve_config::{current_and_pending, volumes_in};
 
@@ -107,7 +108,8 @@ async fn disks_at(pve: &Client, at: &StorageAt) -> Result<Vec<storage::Volume>, 
         content: Some(Content::Images),
         vmid: None,
     };
-    Ok(pve.call(storage::content(&host, &storage, &filter)).await?)
+    let listed = within(pve, storage::content(&host, &storage, &filter)).await;
+    listed.map_err(|why| Failure::new(FailureKind::Unreachable, why))
 }
 
 /// Storages of the hosts that are there; a shared one once.

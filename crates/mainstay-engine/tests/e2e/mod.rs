@@ -2,9 +2,12 @@
 
 mod adopt;
 mod changes;
+mod configs;
+mod early;
 mod held;
 mod identity;
 mod interrupted;
+mod privileges;
 mod rancher;
 mod stale;
 mod stopped;

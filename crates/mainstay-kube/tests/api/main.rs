@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Json, Router};
-use mainstay_kube::{Class, Cluster, Cordon, Error, Metadata, Node, NodeTaint, Uncordon, Unfit};
+use mainstay_kube::{Class, Cluster, Cordon, Error, Node, NodeEdit, NodeTaint, Uncordon, Unfit};
 use mainstay_net::{
     Binder, Entropy, Env, Identity, Secret, ServeOptions, SimNet, Target, Trust, Wall, serve, server_config, simulate,
 };
@@ -257,19 +257,31 @@ fn a_node_that_is_gone_is_deleted() {
 }
 
 #[test]
-fn labels_are_applied_as_ours_and_only_to_a_node_that_is_there() {
+fn labels_and_taints_change_in_one_request_with_the_record_of_what_is_ours() {
     run(|net, env| async move {
         let api = with_nodes(&[("w1", "True")]);
         let cluster = plain(&net, &env, &api).await;
-        let ours = Metadata {
-            labels: [("tier".to_owned(), "edge".to_owned())].into(),
-            ..Default::default()
+        let edit = NodeEdit {
+            set_labels: [("tier".to_owned(), "edge".to_owned())].into(),
+            remove_labels: ["old".to_owned()].into(),
+            set_taints: vec![NodeTaint {
+                key: "gpu".into(),
+                value: String::new(),
+                effect: "NoSchedule".into(),
+            }],
+            record: Some("labels tier".to_owned()),
+            ..NodeEdit::default()
         };
-        cluster.set_metadata("w1", &ours).await.unwrap();
+        cluster.edit_node("w1", &edit).await.unwrap();
         let (content, patch) = api.0.lock().unwrap().heard[0].clone();
-        assert_eq!(content, "application/apply-patch+yaml");
-        assert_eq!(patch["metadata"]["labels"], json!({"tier": "edge"}));
-        assert_eq!(cluster.set_metadata("w9", &ours).await.unwrap_err().class(), Class::NotFound);
+        assert_eq!(content, "application/merge-patch+json");
+        assert_eq!(patch["metadata"]["labels"], json!({"tier": "edge", "old": null}));
+        assert_eq!(patch["metadata"]["annotations"], json!({"mainstay/applied": "labels tier"}));
+        assert_eq!(
+            patch["spec"]["taints"],
+            json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}, {"key": "gpu", "effect": "NoSchedule"}])
+        );
+        assert_eq!(cluster.edit_node("w9", &edit).await.unwrap_err().class(), Class::NotFound);
         assert_eq!(api.0.lock().unwrap().heard.len(), 1);
     });
 }

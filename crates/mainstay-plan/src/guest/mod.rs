@@ -7,7 +7,9 @@ mod talos;
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use mainstay_spec::{Distro, DistroSpec, Spec};
+use rand::CryptoRng;
 use semver::Version;
 
 use crate::builder::PlanBuilder;
@@ -156,17 +158,27 @@ pub(crate) fn configs(
     }
 }
 
+/// Whether the configs that a new cluster would get can be used, as far as that does not depend on its secrets.
+pub(crate) fn check_configs(
+    spec: &Spec,
+    versions: &Versions,
+    now: Timestamp,
+    rng: &mut impl CryptoRng,
+) -> Result<(), DeriveError> {
+    match versions.distro {
+        Distro::Talos => talos::desired::check_configs(spec, versions, now, rng),
+        // Their files are made of what a publisher says, which is asked for when there are secrets.
+        Distro::Rke2 | Distro::K3s => Ok(()),
+    }
+}
+
 /// The account that mainstay logs in with, where guests have accounts.
-pub(crate) fn first_user(spec: &Spec, secrets: &ClusterSecrets) -> Option<FirstUser> {
+pub(crate) fn first_user(secrets: &ClusterSecrets) -> Option<FirstUser> {
     match &secrets.distro {
         DistroSecrets::Talos(_) => None,
         DistroSecrets::Rancher(secrets) => Some(FirstUser {
             name: "mainstay".to_owned(),
             public_key: secrets.ssh().public().to_owned(),
-            search: match spec.network.search.as_slice() {
-                [] => format!("{}.internal", spec.name),
-                search => search.join(" "),
-            },
         }),
     }
 }

@@ -125,11 +125,23 @@ impl<'a> VmSteps<'_, 'a> {
                 slot: growth.slot.clone(),
                 to: growth.to,
             };
-            let why = format!("{} {} -> {} GiB", growth.label, growth.from.0, growth.to.0);
+            let why = growth.text();
             let impact = if vm.runs() { Impact::Live } else { Impact::None };
             last = Some(self.step(action).because(why).impact(impact).needs(last).add());
         }
         last
+    }
+
+    /// Moves a VM to the resource pool of the file, or out of the one that mainstay put it in.
+    pub fn move_pool(&mut self, vm: &OwnedVm<'_>, diff: &VmDiff, after: Option<StepId>) -> Option<StepId> {
+        let Some(to) = diff.pool.clone() else { return after };
+        let why = vm_diff::pool_text(to.as_deref());
+        let action = Action::MachinePool {
+            vm: vm.vm_ref(),
+            from: vm.vm.pool.clone(),
+            to,
+        };
+        Some(self.step(action).because(why).needs(after).add())
     }
 
     /// Gives a stopped VM that has its system disk the EFI disk or seed that it lost.
@@ -177,9 +189,10 @@ impl<'a> VmSteps<'_, 'a> {
     fn is_recorded(&self, vm: &OwnedVm<'_>) -> bool {
         let mark = self.ctx.mark(self.machine, vm.vm.vmid);
         let is_shape_recorded = matches_recorded_shape(self.ctx, self.machine, vm);
-        vm.mark
-            .as_ref()
-            .is_some_and(|recorded| is_shape_recorded && (&recorded.versions, recorded.role) == (&mark.versions, mark.role))
+        vm.mark.as_ref().is_some_and(|recorded| {
+            let placed = (&recorded.tags, &recorded.pool) == (&mark.tags, &mark.pool);
+            is_shape_recorded && placed && (&recorded.versions, recorded.role) == (&mark.versions, mark.role)
+        })
     }
 
     /// Restarts through PVE, so that pending settings and a staged config take effect.

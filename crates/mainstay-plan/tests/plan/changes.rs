@@ -83,8 +83,8 @@ fn a_control_plane_does_not_restart_while_another_is_away() {
         });
     expect![[r#"
         ~ machine prod-cp-2 vm 2002 pve2 drain, cpu 4 -> 8, reboot: changed in the file
-        . change prod-cp-1 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)
-        . change prod-cp-3 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)"#]]
+        . change prod-cp-1 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2) (waits: cpu 4 -> 8)
+        . change prod-cp-3 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2) (waits: cpu 4 -> 8)"#]]
     .assert_eq(&world.plan().render());
 }
 
@@ -118,11 +118,11 @@ fn a_control_plane_that_joins_first_restarts_only_if_the_others_are_a_majority_t
         ~ machine prod-w-1 await node: Kubernetes does not answer: connection refused
         ~ machine prod-w-2 await node: Kubernetes does not answer: connection refused
         ~ machine prod-cp-5 await guest: its etcd data must be read before it can be removed
-        . change prod-cp-1 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
-        . change prod-cp-2 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
-        . change prod-cp-3 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5)
-        . change prod-w-1 held: its pods cannot be moved away, Kubernetes does not answer: connection refused; to go on all the same: --skip-drain prod-w-1
-        . change prod-w-2 held: its pods cannot be moved away, Kubernetes does not answer: connection refused; to go on all the same: --skip-drain prod-w-2
+        . change prod-cp-1 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5) (waits: memory 8 GiB -> 10 GiB)
+        . change prod-cp-2 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5) (waits: memory 8 GiB -> 10 GiB)
+        . change prod-cp-3 held: etcd would have 2 of 4 healthy members while it restarts and needs 3 (not healthy: prod-cp-5) (waits: memory 8 GiB -> 10 GiB)
+        . change prod-w-1 held: its pods cannot be moved away, Kubernetes does not answer: connection refused; to go on all the same: --skip-drain prod-w-1 (waits: memory 8 GiB -> 10 GiB)
+        . change prod-w-2 held: its pods cannot be moved away, Kubernetes does not answer: connection refused; to go on all the same: --skip-drain prod-w-2 (waits: memory 8 GiB -> 10 GiB)
         . remove prod-cp-5 held: its Node cannot be deleted, the Kubernetes API does not answer: connection refused
         . remove prod-cp-4 held: its Node cannot be deleted, the Kubernetes API does not answer: connection refused"#]]
     .assert_eq(&world.plan().render());
@@ -136,7 +136,7 @@ fn a_stopped_machine_is_changed_before_it_starts() {
         .edit("count: 2, cpu: 4", "count: 2, cpu: 8");
     expect![[r#"
         ~ machine prod-w-1 vm 3001 pve1 cpu 4 -> 8, start, configure: it is stopped
-        . change prod-w-2 held: prod-w-1 is unavailable already: it is off; to go on all the same: --despite prod-w-1"#]]
+        . change prod-w-2 held: prod-w-1 is unavailable already: it is off; to go on all the same: --despite prod-w-1 (waits: cpu 4 -> 8)"#]]
     .assert_eq(&world.plan().render());
     world.settle();
 }
@@ -324,7 +324,9 @@ fn a_changed_config_is_applied_where_it_changed() {
     let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, labels: { tier: gold }");
     expect![[r#"
         1 guest.reconfigure prod-w-1 [live]: config differs at machine.nodeLabels.tier
-        2 guest.reconfigure prod-w-2 [live]: config differs at machine.nodeLabels.tier"#]]
+        2 guest.reconfigure prod-w-2 [live]: config differs at machine.nodeLabels.tier
+        3 node.change prod-w-1 [live]: label tier=gold
+        4 node.change prod-w-2 [live]: label tier=gold"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -335,7 +337,10 @@ fn control_planes_take_a_new_config_one_by_one() {
     expect![[r#"
         1 guest.reconfigure prod-cp-1 [live]: config differs at machine.nodeLabels.tier
         2 guest.reconfigure prod-cp-2 [live] <- 1: config differs at machine.nodeLabels.tier
-        3 guest.reconfigure prod-cp-3 [live] <- 2: config differs at machine.nodeLabels.tier"#]]
+        3 guest.reconfigure prod-cp-3 [live] <- 2: config differs at machine.nodeLabels.tier
+        4 node.change prod-cp-1 [live]: label tier=gold
+        5 node.change prod-cp-2 [live]: label tier=gold
+        6 node.change prod-cp-3 [live]: label tier=gold"#]]
     .assert_eq(&world.plan().trace());
     world.settle();
 }
@@ -343,7 +348,7 @@ fn control_planes_take_a_new_config_one_by_one() {
 #[test]
 fn a_config_that_needs_a_reboot_gets_one() {
     let old = THREE_AND_TWO.replace("pools:", "talos: { version: 1.13.9 }\npools:");
-    let mut world = settled(&old).edit("disk: 60GiB", "disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']");
+    let mut world = settled(&old).edit("disk: 60GiB", "disk: 60GiB, patches: [proxy.yaml]");
     expect![[r#"
         1 node.cordon prod-w-1 for restart [live]: config differs at machine.env.HTTP_PROXY
         2 node.drain prod-w-1 [live] <- 1: its pods move to other machines
@@ -361,7 +366,7 @@ fn a_config_that_needs_a_reboot_gets_one() {
 
 #[test]
 fn a_config_that_the_node_would_not_reboot_for_is_staged_and_the_machine_restarted() {
-    let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']");
+    let mut world = settled(THREE_AND_TWO).edit("disk: 60GiB", "disk: 60GiB, patches: [proxy.yaml]");
     expect![[r#"
         1 node.cordon prod-w-1 for restart [live]: config differs at machine.env.HTTP_PROXY
         2 node.drain prod-w-1 [live] <- 1: its pods move to other machines
@@ -381,7 +386,7 @@ fn a_config_that_the_node_would_not_reboot_for_is_staged_and_the_machine_restart
 
 #[test]
 fn one_restart_serves_a_new_shape_and_a_new_config() {
-    let new = "cpu: 8, memory: 8GiB, disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']";
+    let new = "cpu: 8, memory: 8GiB, disk: 60GiB, patches: [proxy.yaml]";
     let mut world = settled(THREE_AND_TWO).edit("cpu: 4, memory: 8GiB, disk: 60GiB", new);
     expect![[r#"
         1 node.cordon prod-w-1 for restart [live]: config differs at machine.env.HTTP_PROXY; cpu 4 -> 8

@@ -8,7 +8,7 @@ use crate::world::{ONE, THREE_AND_TWO, World, settled};
 /// Three control planes and four workers, of which `max` may be unavailable at once.
 fn workers(max: usize) -> World {
     let pool = format!("count: 4, max-unavailable: {max}");
-    settled(&THREE_AND_TWO.replace("count: 2", &pool)).edit("disk: 60GiB", "disk: 60GiB, taints: ['HTTP_PROXY=p:NoSchedule']")
+    settled(&THREE_AND_TWO.replace("count: 2", &pool)).edit("disk: 60GiB", "disk: 60GiB, patches: [proxy.yaml]")
 }
 
 /// The steps of a kind, by machine.
@@ -74,9 +74,9 @@ fn a_worker_that_a_person_cordoned_counts_for_the_budget_and_stays_cordoned() {
     assert_eq!(machines(&plan, "machine.reboot"), ["prod-w-3"], "{}", plan.trace());
     expect![[r#"
         ~ machine prod-w-3 vm 3003 pve3 drain, new config, reboot: config differs at machine.env.HTTP_PROXY
-        . change prod-w-1 held: prod-w-3 is unavailable already: another person or program cordoned it; to go on all the same: --despite prod-w-3
-        . change prod-w-2 held: prod-w-3 is unavailable already: another person or program cordoned it; to go on all the same: --despite prod-w-3
-        . change prod-w-4 held: prod-w-3 is unavailable already: another person or program cordoned it; to go on all the same: --despite prod-w-3"#]]
+        . change prod-w-1 held: prod-w-3 is unavailable already: another person or program cordoned it; to go on all the same: --despite prod-w-3 (waits: config differs at machine.env.HTTP_PROXY)
+        . change prod-w-2 held: prod-w-3 is unavailable already: another person or program cordoned it; to go on all the same: --despite prod-w-3 (waits: config differs at machine.env.HTTP_PROXY)
+        . change prod-w-4 held: prod-w-3 is unavailable already: another person or program cordoned it; to go on all the same: --despite prod-w-3 (waits: config differs at machine.env.HTTP_PROXY)"#]]
     .assert_eq(&plan.render());
     world.policy.despite.insert("prod-w-3".into());
     world.settle();

@@ -209,7 +209,14 @@ fn a_half_downloaded_image_is_discarded_and_fetched_again() {
         host: "pve1".to_owned(),
         storage: "local".to_owned(),
     };
-    world.observed.images.insert(at, Seen::Yes(vec![ImageFile { file, size: 9 }]));
+    world.observed.images.insert(
+        at,
+        Seen::Yes(vec![ImageFile {
+            file,
+            size: 9,
+            may_delete: true,
+        }]),
+    );
     expect![[r#"
         1 image.discard pve1:local: 9 of 1200000000 bytes: an interrupted download
         2 schematic.register schematic: the Image Factory builds registered schematics only

@@ -17,6 +17,7 @@ mod properties;
 mod rancher;
 mod removal;
 mod rows;
+mod settings;
 mod strangers;
 mod unknown;
 mod upgrades;

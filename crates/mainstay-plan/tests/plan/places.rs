@@ -166,7 +166,7 @@ fn a_bridge_that_is_not_there_or_hidden_is_refused() {
     expect![[r#"
         refused (lacking): no host has room for lab-cp-1 (4 CPUs, 8 GiB memory)
           why:  pve1, pve2, pve3: bridge vmbr7 is absent there, or hidden from the token
-          help: pveum acl modify /sdn/zones/localnetwork/vmbr7 --roles PVESDNUser --tokens '<token>'"#]]
+          help: if it is there, this prints the commands that let the token use it: mainstay grant"#]]
     .assert_eq(&world.plan().render());
 }
 

@@ -36,8 +36,8 @@ fn drift_changes_and_held_things() {
         + machine prod-w-2 vm 3002 pve2 4 cpu 8 GiB 10.10.0.22: not found in the datacenter
         ~ machine prod-cp-2 vm 2002 pve2 drain, cpu 4 -> 8, reboot: changed in the file
         ~ machine prod-w-1 vm 3001 pve1 memory 4 GiB -> 8 GiB, reboot: changed outside
-        . change prod-cp-1 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)
-        . change prod-cp-3 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2)"#]]
+        . change prod-cp-1 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2) (waits: cpu 4 -> 8)
+        . change prod-cp-3 held: etcd would have 1 of 3 healthy members while it restarts and needs 2 (not healthy: prod-cp-2) (waits: cpu 4 -> 8)"#]]
     .assert_eq(&world.plan().render());
 }
 

@@ -6,9 +6,10 @@ use std::net::Ipv4Addr;
 use mainstay_plan::guest::RancherFiles;
 use mainstay_plan::{
     Action, Desired, DesiredInputs, EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, Image, ImageFile, Kubernetes,
-    KubernetesPart, LeftoverVolume, Mark, MemberRemoval, Memory, NodeCordon, NodeStatus, Observed, OpenPorts, Plan, PowerState,
-    RunningGuest, SchematicRef, Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, SystemGoal, TokenScope, TurnPolicy,
-    UpgradeOrder, UpgradeRecord, Versions, Vm, VmDisk, VmJobs, VmNic, VmSettings, VolumeIdentity, derive, lint, plan, running,
+    KubernetesPart, LeftoverVolume, Mark, MemberRemoval, Memory, NodeCordon, NodeRecord, NodeStatus, Observed, OpenPorts, Plan,
+    PowerState, Publisher, RunningGuest, SchematicRef, Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, SystemGoal,
+    TaintOnNode, TokenScope, TurnPolicy, UpgradeOrder, UpgradeRecord, Versions, Vm, VmDisk, VmJobs, VmNic, VmSettings, VolumeIdentity,
+    derive, lint, plan, running,
 };
 use mainstay_spec::{Environment, Gib, Spec};
 use semver::Version;
@@ -36,7 +37,8 @@ pools:
 ";
 
 pub fn spec(yaml: &str) -> Spec {
-    match mainstay_spec::load(yaml, "cluster.yaml", &Environment::default(), &|_| None) {
+    let patch = |_: &str| Some(b"machine: {}\n".to_vec());
+    match mainstay_spec::load(yaml, "cluster.yaml", &Environment::default(), &patch) {
         Ok(checked) => checked.spec,
         Err(faults) => panic!("{faults:?}"),
     }
@@ -66,6 +68,13 @@ pub struct TestGuest {
     pub certified: bool,
 }
 
+#[derive(Debug, Clone, Default)]
+pub struct NodeSettings {
+    pub labels: BTreeMap<String, String>,
+    pub taints: BTreeSet<TaintOnNode>,
+    pub applied: Option<NodeRecord>,
+}
+
 #[derive(Debug, Clone)]
 pub struct World {
     pub yaml: String,
@@ -75,6 +84,8 @@ pub struct World {
     pub guests: BTreeMap<u32, TestGuest>,
     pub members: Vec<(u64, String)>,
     pub nodes: BTreeSet<String>,
+    /// Labels and taints of Nodes, and what is recorded of them.
+    pub node_settings: BTreeMap<String, NodeSettings>,
     /// Every machine that was ever claimed.
     pub names: BTreeSet<String>,
     pub down: bool,
@@ -131,7 +142,7 @@ pub fn host() -> Host {
 }
 
 /// What a generated config depends on, as far as this world cares.
-fn config_of(machine: &mainstay_spec::Machine) -> GuestConfig {
+fn config_of(spec: &Spec, machine: &mainstay_spec::Machine) -> GuestConfig {
     let kind = if machine.role == mainstay_spec::Role::Worker {
         "worker"
     } else {
@@ -147,18 +158,22 @@ fn config_of(machine: &mainstay_spec::Machine) -> GuestConfig {
     } else {
         format!("  nodeLabels:\n{labels}")
     };
-    let taints: String = machine
-        .taints
-        .iter()
-        .map(|taint| format!("    {}: {}\n", taint.key, taint.value))
-        .collect();
-    // Not what taints are for, but a key that needs a reboot.
-    let taints = if taints.is_empty() {
-        taints
+    // Patches stand for keys that need a restart.
+    let patched = |path: &str| machine.patches.iter().any(|patch| patch.path == path);
+    let env = if patched("proxy.yaml") {
+        "  env:\n    HTTP_PROXY: p\n"
     } else {
-        format!("  env:\n{taints}")
+        ""
     };
-    let text = format!("version: v1alpha1\nmachine:\n  type: {kind}\n{labels}{taints}cluster:\n  clusterName: prod\n");
+    let etcd = if patched("etcd.yaml") {
+        "  etcd:\n    extraArgs:\n      quota-backend-bytes: '1'\n"
+    } else {
+        ""
+    };
+    let extensions = spec.distro.talos().map_or(0, |talos| talos.extensions.len());
+    let installer = format!("  install:\n    image: factory/nocloud-installer/{extensions:064}:v1\n");
+    let text =
+        format!("version: v1alpha1\nmachine:\n  type: {kind}\n{installer}{labels}{env}cluster:\n  clusterName: prod\n{etcd}");
     GuestConfig::new(text)
 }
 
@@ -172,10 +187,13 @@ pub fn empty(yaml: &str) -> World {
             quorate: Seen::Yes(true),
             token: TokenScope::default(),
             hosts: (1..=3).map(|n| (format!("pve{n}"), host())).collect(),
+            zone: None,
+            resource_pool: Seen::Yes("k8s".to_owned()),
             vms: Seen::Yes(BTreeMap::new()),
             leftovers: Seen::Yes(Vec::new()),
             lost: BTreeSet::new(),
             images: BTreeMap::new(),
+            publisher: Publisher::NotAsked,
             guests: BTreeMap::new(),
             etcd: Seen::No,
             kubernetes: Seen::No,
@@ -186,6 +204,7 @@ pub fn empty(yaml: &str) -> World {
         guests: BTreeMap::new(),
         members: Vec::new(),
         nodes: BTreeSet::new(),
+        node_settings: BTreeMap::new(),
         names: BTreeSet::new(),
         down: false,
         with_disks: BTreeSet::new(),
@@ -216,7 +235,7 @@ impl World {
         let configs = spec
             .machines
             .iter()
-            .map(|machine| (machine.name.to_string(), config_of(machine)));
+            .map(|machine| (machine.name.to_string(), config_of(&spec, machine)));
         let image = Image {
             schematic: Some(SchematicRef {
                 id: "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba".to_owned(),
@@ -390,9 +409,13 @@ impl World {
     }
 
     pub fn answers(&mut self, address: [u8; 4], port: u16) {
-        self.observed
-            .answers
-            .insert(Ipv4Addr::from(address), Seen::Yes(OpenPorts { ports: vec![port] }));
+        self.observed.answers.insert(
+            Ipv4Addr::from(address),
+            Seen::Yes(OpenPorts {
+                ports: vec![port],
+                ..OpenPorts::default()
+            }),
+        );
     }
 
     /// A foreign VM.
@@ -407,6 +430,7 @@ impl World {
             name: Some(name.to_owned()),
             power: PowerState::Running,
             tags: BTreeSet::new(),
+            pool: None,
             template: false,
             ha: false,
             jobs: VmJobs::default(),
@@ -582,8 +606,9 @@ impl World {
         if !self.is_rancher() {
             return self.with_images(name, config);
         }
-        let machines = spec(&self.yaml).machines;
-        let wanted = machines.iter().find(|machine| machine.name.as_ref() == name).map(config_of);
+        let spec = spec(&self.yaml);
+        let machine = spec.machines.iter().find(|machine| machine.name.as_ref() == name);
+        let wanted = machine.map(|machine| config_of(&spec, machine));
         let outdated = if wanted.is_none_or(|wanted| wanted == *config) {
             Vec::new()
         } else {
@@ -640,6 +665,7 @@ impl World {
         let node = |name: &String| {
             let up = self.answering(name);
             let why = if up { "no CNI" } else { "kubelet stopped posting status" };
+            let settings = self.node_settings.get(name).cloned().unwrap_or_default();
             (
                 name.clone(),
                 NodeStatus {
@@ -647,7 +673,10 @@ impl World {
                     why: why.to_owned(),
                     cordon: self.cordons.get(name).copied().unwrap_or_default(),
                     accepts_pods: !self.cordons.contains_key(name) && !name.contains("-cp-"),
-                    ..NodeStatus::default()
+                    stale: false,
+                    labels: settings.labels,
+                    taints: settings.taints,
+                    applied: settings.applied,
                 },
             )
         };
@@ -813,6 +842,7 @@ impl World {
                     name: Some(claim.name.clone()),
                     power: PowerState::Stopped,
                     tags,
+                    pool: claim.pool.clone(),
                     template: false,
                     ha: false,
                     jobs: VmJobs::default(),
@@ -903,6 +933,11 @@ impl World {
                 let config = self.config_at(vm.vmid);
                 config.description = mark.write_into(&config.description);
                 list_disks(config);
+            }
+            Action::MachinePool { vm, from, to } => {
+                let there = &mut self.at(vm.vmid).pool;
+                assert_eq!(there, from, "{vm} is in another pool");
+                there.clone_from(to);
             }
             Action::MachineReboot { vm, .. } => {
                 self.assert_quorum_without(&name);
@@ -996,6 +1031,19 @@ impl World {
                 assert!(runs && !self.members.is_empty(), "{name} never becomes a node");
                 self.nodes.insert(name);
             }
+            Action::NodeChange { change, .. } => {
+                assert!(self.nodes.contains(&name), "{name} is no node");
+                let there = self.node_settings.entry(name).or_default();
+                there.labels.retain(|key, _| !change.remove_labels.contains(key));
+                there.labels.extend(change.set_labels.clone());
+                let replaced = |taint: &TaintOnNode| {
+                    let same = |other: &TaintOnNode| (&other.key, &other.effect) == (&taint.key, &taint.effect);
+                    change.set_taints.iter().any(same) || change.remove_taints.iter().any(same)
+                };
+                there.taints.retain(|taint| !replaced(taint));
+                there.taints.extend(change.set_taints.iter().cloned());
+                there.applied = change.record_text().map(|text| NodeRecord::parse(&text));
+            }
             Action::NodeDelete { .. } => {
                 let is_member = self.members.iter().any(|(_, member)| *member == name);
                 assert!(
@@ -1004,6 +1052,7 @@ impl World {
                 );
                 self.nodes.remove(&name);
                 self.cordons.remove(&name);
+                self.node_settings.remove(&name);
             }
             Action::GuestPull { image, .. } => self.guest(&name).pulled = Some(image.clone()),
             Action::GuestUpgrade(_) | Action::KubernetesPull { .. } => {}
@@ -1056,6 +1105,7 @@ impl World {
                 files.push(ImageFile {
                     file: file.to_owned(),
                     size: IMAGE_SIZE,
+                    may_delete: true,
                 });
             }
         }
@@ -1109,11 +1159,13 @@ impl World {
                 config.disks.get_mut(slot).unwrap().options = *options;
                 key = Some("scsi0");
             }
-            Setting::Tags(_) => {}
+            Setting::Tags { .. } => {}
         }
         config.pending.extend(key.filter(|_| runs).map(str::to_owned));
-        if let Setting::Tags(tags) = setting {
-            self.at(vmid).tags.extend(tags.iter().cloned());
+        if let Setting::Tags { add, remove } = setting {
+            let tags = &mut self.at(vmid).tags;
+            tags.retain(|tag| !remove.contains(tag));
+            tags.extend(add.iter().cloned());
         }
         if let Setting::Name(name) = setting {
             self.at(vmid).name = Some(name.clone());

@@ -387,7 +387,7 @@ pub(crate) async fn run(node: Arc<Node>) {
     node.pass(node.site.timing.image_pull).await;
     node.keep_image(|config| config.kubelet_image().to_owned());
     start(&node).await;
-    tokio::join!(register(&node), restart_on_change(&node));
+    tokio::join!(register(&node), restart_on_change(&node), relabel_on_change(&node));
 }
 
 /// Another image in the config: the kubelet stops, its image is pulled, it starts again and tells the API server its version.
@@ -418,6 +418,22 @@ async fn restart_on_change(node: &Arc<Node>) {
         if let (Some(cluster), Some(config)) = (cluster, node.config()) {
             objects::register_node(&cluster.store, node, &config, &objects::now(node.site.wall));
             show_node(node, &cluster.store);
+        }
+    }
+}
+
+/// Labels and taints in a config that changed: Talos writes them to the Node.
+async fn relabel_on_change(node: &Arc<Node>) {
+    let wanted = |node: &Node| {
+        node.config()
+            .map(|config| (config.node_labels().clone(), config.node_taints().clone()))
+    };
+    loop {
+        let seen = wanted(node);
+        node.until(|node| wanted(node) != seen && !node.is_ending()).await;
+        let cluster = node.lock().registered_in.as_ref().and_then(std::sync::Weak::upgrade);
+        if let (Some(cluster), Some(config)) = (cluster, node.config()) {
+            objects::apply_config(&cluster.store, node, &config);
         }
     }
 }

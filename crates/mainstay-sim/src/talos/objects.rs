@@ -159,6 +159,7 @@ pub(crate) fn register_node(store: &Store, node: &Node, config: &Config, now: &s
         let cidr = next_pod_cidr(store, config);
         let mut object = json!({"metadata": {"labels": facts.labels, "annotations": facts.annotations}, "spec": {"podCIDR": cidr, "podCIDRs": [cidr], "taints": facts.taints}, "status": facts.status});
         object["status"]["conditions"] = conditions(Ready::Starting, now);
+        write_config(&mut object, config);
         if let Some(taints) = object["spec"]["taints"].as_array_mut() {
             taints.push(json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}));
         }
@@ -172,8 +173,76 @@ pub(crate) fn register_node(store: &Store, node: &Node, config: &Config, now: &s
         for (label, value) in facts.labels.as_object().into_iter().flatten() {
             object["metadata"]["labels"][label] = value.clone();
         }
+        write_config(object, config);
         Ok(())
     });
+}
+
+/// Labels and taints of a config that changed while the node is registered.
+pub(crate) fn apply_config(store: &Store, node: &Node, config: &Config) {
+    let _ = store.update(&Key::new(&kinds::NODES, "", &node.hostname()), |object| {
+        write_config(object, config);
+        Ok(())
+    });
+}
+
+/// Writes the labels and taints of the config to the Node and takes back those that it wrote before. A control plane does so as an
+/// administrator. A worker does so as its kubelet, which may not change its own taints: the request is refused as a whole, labels and all.
+fn write_config(object: &mut Value, config: &Config) {
+    let mut labels: Vec<(String, Value)> = Vec::new();
+    let mut taints: Vec<Value> = Vec::new();
+    if config.is_control_plane() {
+        labels.push(("node-role.kubernetes.io/control-plane".to_owned(), json!("")));
+        if !config.schedules_on_control_planes() {
+            taints.push(json!({"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}));
+        }
+    }
+    let own = config.node_labels().as_object().into_iter().flatten();
+    labels.extend(own.map(|(label, value)| (label.clone(), value.clone())));
+    for (key, taint) in config.node_taints().as_object().into_iter().flatten() {
+        let text = taint.as_str().unwrap_or_default();
+        let (value, effect) = text.rsplit_once(':').unwrap_or(("", text));
+        taints.push(if value.is_empty() {
+            json!({"key": key, "effect": effect})
+        } else {
+            json!({"key": key, "value": value, "effect": effect})
+        });
+    }
+    if !config.is_control_plane() && !taints.is_empty() {
+        return;
+    }
+    let owned = |object: &Value, annotation: &str| -> Vec<String> {
+        let text = object["metadata"]["annotations"][annotation].as_str().unwrap_or("[]");
+        serde_json::from_str(text).unwrap_or_default()
+    };
+    let (old_labels, old_taints) = (owned(object, OWNED_LABELS), owned(object, OWNED_TAINTS));
+    if let Some(there) = object["metadata"]["labels"].as_object_mut() {
+        there.retain(|label, _| !old_labels.contains(label));
+        there.extend(labels.iter().cloned());
+    }
+    let keys: Vec<Value> = taints.iter().map(|taint| taint["key"].clone()).collect();
+    let mut all: Vec<Value> = object["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    all.retain(|taint| !keys.contains(&taint["key"]) && !old_taints.iter().any(|old| taint["key"] == *old));
+    taints.extend(all);
+    object["spec"]["taints"] = Value::Array(taints);
+    let names: Vec<&String> = labels.iter().map(|(label, _)| label).collect();
+    annotate(object, OWNED_LABELS, &json!(names));
+    annotate(object, OWNED_TAINTS, &json!(keys));
+}
+
+const OWNED_LABELS: &str = "talos.dev/owned-labels";
+const OWNED_TAINTS: &str = "talos.dev/owned-taints";
+
+/// Lists what Talos owns. An empty list is not written.
+fn annotate(object: &mut Value, annotation: &str, names: &Value) {
+    let Some(annotations) = object["metadata"]["annotations"].as_object_mut() else {
+        return;
+    };
+    if names.as_array().is_some_and(Vec::is_empty) {
+        annotations.remove(annotation);
+    } else {
+        annotations.insert(annotation.to_owned(), json!(names.to_string()));
+    }
 }
 
 fn lease_key(node: &str) -> Key {
@@ -222,6 +291,7 @@ pub(crate) fn delete_lease(store: &Store, node: &str) {
 struct NodeFacts {
     labels: Value,
     annotations: Value,
+    /// Those that the kubelet registers with. They count at the first registration alone.
     taints: Value,
     status: Value,
 }
@@ -230,42 +300,13 @@ impl NodeFacts {
     fn of(node: &Node, config: &Config) -> Self {
         let name = node.hostname();
         let arch = &node.image.arch;
-        let mut labels = json!({"beta.kubernetes.io/arch": arch, "beta.kubernetes.io/os": "linux", "kubernetes.io/arch": arch, "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
-        let mut owned = Vec::new();
-        let mut taints = Vec::new();
-        if config.is_control_plane() {
-            labels["node-role.kubernetes.io/control-plane"] = json!("");
-            owned.push("node-role.kubernetes.io/control-plane".to_owned());
-            if !config.schedules_on_control_planes() {
-                taints.push(json!({"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}));
-            }
-        }
-        for (label, value) in config.node_labels().as_object().into_iter().flatten() {
-            labels[label] = value.clone();
-            owned.push(label.clone());
-        }
-        for (key, taint) in config.node_taints().as_object().into_iter().flatten() {
-            let text = taint.as_str().unwrap_or_default();
-            let (value, effect) = text.rsplit_once(':').unwrap_or(("", text));
-            taints.push(if value.is_empty() {
-                json!({"key": key, "effect": effect})
-            } else {
-                json!({"key": key, "value": value, "effect": effect})
-            });
-        }
-        let mut annotations =
+        let labels = json!({"beta.kubernetes.io/arch": arch, "beta.kubernetes.io/os": "linux", "kubernetes.io/arch": arch, "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
+        let annotations =
             json!({"node.alpha.kubernetes.io/ttl": "0", "volumes.kubernetes.io/controller-managed-attach-detach": "true"});
-        if !owned.is_empty() {
-            annotations["talos.dev/owned-labels"] = json!(json!(owned).to_string());
-        }
-        if !taints.is_empty() {
-            let keys: Vec<&Value> = taints.iter().map(|taint: &Value| &taint["key"]).collect();
-            annotations["talos.dev/owned-taints"] = json!(json!(keys).to_string());
-        }
         Self {
             labels,
             annotations,
-            taints: Value::Array(taints),
+            taints: Value::Array(config.registered_taints()),
             status: status(node, config),
         }
     }
@@ -457,9 +498,11 @@ struct Place<'a> {
     now: &'a str,
 }
 
+/// The status as its controller writes it, with the generation that it has seen.
 fn set_status(store: &Store, key: &Key, status: &Value) {
     let _ = store.update(key, |object| {
         object["status"] = status.clone();
+        object["status"]["observedGeneration"] = json!(object["metadata"]["generation"].as_u64().unwrap_or(1));
         Ok(())
     });
 }

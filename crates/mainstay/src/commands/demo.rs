@@ -9,8 +9,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use mainstay_engine::{
-    Clients, EventRecord, EventSink, Journal, LeaseHolder, MemoryFiles, ObserveScope, Run, RunError, RunGoal, RunReport,
-    converge, observe,
+    Clients, ClusterHealth, EventRecord, EventSink, Journal, LeaseHolder, MemoryFiles, ObserveScope, Run, RunError, RunGoal,
+    RunReport, converge, health, observe,
 };
 use mainstay_net::{Entropy, Env, Trust, Wall, simulate};
 use mainstay_plan::{ClusterSecrets, Observed, ServiceAccountKeyKind, derive};
@@ -26,6 +26,7 @@ use crate::exit;
 use crate::output::Output;
 use crate::run::{self, Readers};
 use crate::view;
+use crate::view::status::StatusFacts;
 use crate::wire::{EventEncoder, EventLine, WireEvent};
 
 /// The cluster of a demo without `-f`.
@@ -46,6 +47,7 @@ struct DemoResult {
     outcome: Result<RunReport, RunError>,
     /// The last observation, for the status page.
     observed: Option<Observed>,
+    health: Option<ClusterHealth>,
     spec: Spec,
     secrets: ClusterSecrets,
     took: Duration,
@@ -154,7 +156,14 @@ fn close(end: DemoResult, readers: &mut Readers, output: Output) -> Result<(), C
     }
     if let Some(observed) = &end.observed {
         output.status("");
-        output.print(view::status::page(&end.spec, Some(&end.secrets), observed, 2, end.now).text(output.width()));
+        let facts = StatusFacts {
+            secrets: Some(&end.secrets),
+            observed,
+            health: end.health.as_ref(),
+            recipients: 2,
+            now: end.now,
+        };
+        output.print(view::status::page(&end.spec, &facts).text(output.width()));
     }
     output.status("\nAll of this was simulated; nothing is left of it. On your own Proxmox VE: mainstay setup");
     Ok(())
@@ -207,10 +216,12 @@ impl DemoRun {
             .await
             .ok()
             .map(|sight| sight.observed);
+        let health = health(&clients, &spec, true).await;
         let now = wall.now();
         let _ = self.sender.send(DemoMessage::End(Box::new(DemoResult {
             outcome,
             observed,
+            health,
             spec: spec.clone(),
             secrets: secrets.clone(),
             took,

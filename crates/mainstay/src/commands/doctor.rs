@@ -4,8 +4,7 @@ use mainstay_engine::{
     EventSink, ObserveScope, PlannedRound, Run, RunError, RunGoal, check_image_source, observe, observe_and_plan, preflight,
     pve_version,
 };
-use mainstay_plan::ClusterSecrets;
-use mainstay_plan::{Observed, RefusalKind};
+use mainstay_plan::{ClusterSecrets, Observed, RefusalKind, Versions, derive};
 use pve_api::PveVersion;
 use tokio_util::sync::CancellationToken;
 
@@ -52,6 +51,7 @@ pub async fn run(session: &Session, output: Output) -> Result<(), CommandError> 
     let secrets = session.secrets().ok().flatten();
     let site = session.clients(secrets.as_ref(), &EventSink::discard())?;
     let scope = ObserveScope::of(session.spec(), secrets.as_ref().map(ClusterSecrets::id));
+    let mut versions = derive::versions(session.spec(), None, None)?;
     match observe(&site, &scope).await {
         Err(failure) => checks.push(DoctorCheck::failing(
             "proxmox",
@@ -60,6 +60,7 @@ pub async fn run(session: &Session, output: Output) -> Result<(), CommandError> 
         )),
         Ok(sight) => {
             let observed = &sight.observed;
+            versions = derive::versions(session.spec(), Some(observed), secrets.as_ref())?;
             checks.push(DoctorCheck::fine(
                 "proxmox",
                 format!(
@@ -69,7 +70,7 @@ pub async fn run(session: &Session, output: Output) -> Result<(), CommandError> 
                 ),
             ));
             let missing = preflight::missing(session.spec(), observed, pve_version(&observed.pve), &sight.permissions);
-            checks.push(rights_check(session, &missing)?);
+            checks.push(rights_check(session, observed, &missing)?);
             let run = Run {
                 spec: session.spec(),
                 clients: &site,
@@ -86,7 +87,7 @@ pub async fn run(session: &Session, output: Output) -> Result<(), CommandError> 
             checks.extend(plan_checks(observe_and_plan(&run).await, reached));
         }
     }
-    checks.push(factory_check(&site).await);
+    checks.push(factory_check(session, &site, &versions).await);
     show(&checks, output);
     if checks.iter().all(|check| check.fault.is_none()) {
         Ok(())
@@ -117,7 +118,11 @@ fn secrets_check(session: &Session) -> DoctorCheck {
     }
 }
 
-fn rights_check(session: &Session, missing: &[pve_api::privileges::Grant]) -> Result<DoctorCheck, CommandError> {
+fn rights_check(
+    session: &Session,
+    observed: &Observed,
+    missing: &[pve_api::privileges::Grant],
+) -> Result<DoctorCheck, CommandError> {
     let login = session.login()?;
     if missing.is_empty() {
         return Ok(DoctorCheck::fine(
@@ -126,7 +131,9 @@ fn rights_check(session: &Session, missing: &[pve_api::privileges::Grant]) -> Re
         ));
     }
     let lacks = missing.iter().map(crate::text::format_grant);
-    let commands = preflight::commands(missing, login.principal());
+    let all = preflight::grants(session.spec(), Some(observed), pve_version(&observed.pve));
+    let paths = missing.iter().map(|grant| grant.path.clone()).collect();
+    let commands = preflight::commands(&all, Some(&paths), login.principal());
     Ok(DoctorCheck::failing(
         "rights",
         format!("{} lacks these privileges; the commands below grant them", login.principal()),
@@ -154,9 +161,9 @@ fn plan_checks(planned: Result<PlannedRound, RunError>, reached: bool) -> Vec<Do
             )
         });
         let fits = if reached {
-            "storages, capacity, bridges, addresses and versions are suitable"
+            "storages, capacity, bridges and addresses are suitable"
         } else {
-            "storages, capacity, bridges and versions are suitable; addresses could not be checked"
+            "storages, capacity and bridges are suitable; addresses could not be checked"
         };
         return std::iter::once(DoctorCheck::fine("datacenter", fits)).chain(held).collect();
     }
@@ -171,8 +178,8 @@ fn plan_checks(planned: Result<PlannedRound, RunError>, reached: bool) -> Vec<Do
         .collect()
 }
 
-async fn factory_check(site: &mainstay_engine::Clients) -> DoctorCheck {
-    match check_image_source(&site.guests).await {
+async fn factory_check(session: &Session, site: &mainstay_engine::Clients, versions: &Versions) -> DoctorCheck {
+    match check_image_source(&site.guests, session.spec(), versions).await {
         Ok(answer) => DoctorCheck::fine("factory", answer),
         Err(failure) => DoctorCheck::failing("factory", failure.to_string(), failure.help),
     }
@@ -218,10 +225,16 @@ pub async fn grant(session: &Session, args: &GrantArgs, output: Output) -> Resul
     }
     let grants = preflight::grants(session.spec(), observed, version);
     let user = args.to.split('!').next().unwrap_or(&args.to);
-    let mut lines = vec![format!("pveum user add '{user}' --comment 'mainstay'")];
+    let mut lines = vec![preflight::user_command(user)];
     let token = args.to.split_once('!').map(|(_, token)| token);
-    lines.extend(token.map(|token| format!("pveum user token add '{user}' '{token}' --privsep 1")));
-    lines.extend(preflight::commands(&grants, &args.to));
+    lines.extend(token.map(|token| preflight::token_command(user, token)));
+    let pool = session.spec().datacenter.pool.as_ref();
+    lines.extend(pool.into_iter().flat_map(|pool| preflight::pool_commands(pool.as_str())));
+    lines.extend(preflight::commands(&grants, None, &args.to));
+    if output.json {
+        output.print_json(&serde_json::json!({"v": 1, "type": "grant", "to": args.to, "commands": lines}));
+        return Ok(());
+    }
     for line in &lines {
         output.print(line);
     }

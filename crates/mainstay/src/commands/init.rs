@@ -40,6 +40,8 @@ pub(super) struct DatacenterScan {
     almost: Option<(String, String)>,
     disks: Option<String>,
     bridges: Vec<(String, Option<String>)>,
+    /// Processors and free memory that a machine must fit into. `None`: the token may not see them.
+    size: Option<(u64, u64)>,
 }
 
 pub async fn run(file: &Path, args: InitArgs, process_env: ProcessEnv, output: Output) -> Result<(), CommandError> {
@@ -255,7 +257,33 @@ pub(super) async fn scan(
         almost: almost.map(|storage| (storage.storage.to_string(), contents(storage))),
         disks: disks.map(|storage| storage.storage.to_string()),
         bridges: bridges.into_iter().map(|bridge| (bridge.iface, bridge.cidr)).collect(),
+        size: size(&hosts),
     })
+}
+
+/// The processors of the largest host that is online, and the free memory of the one that has least in GiB.
+fn size(hosts: &[cluster::HostEntry]) -> Option<(u64, u64)> {
+    let online = || hosts.iter().filter(|entry| entry.status == HostState::Online);
+    let cpus = online().filter_map(|entry| entry.maxcpu).max().filter(|cpus| *cpus > 0)?;
+    let free = online().filter_map(|entry| Some(entry.maxmem?.saturating_sub(entry.mem.unwrap_or_default()) >> 30));
+    Some((cpus, free.min()?))
+}
+
+/// Networks for pods and services where the default ones overlap the machines' own.
+fn inner_networks(network: ipnet::Ipv4Net) -> Option<(&'static str, &'static str)> {
+    const CHOICES: [(&str, &str); 3] = [
+        ("10.244.0.0/16", "10.96.0.0/12"),
+        ("172.20.0.0/16", "172.24.0.0/16"),
+        ("192.168.0.0/17", "192.168.192.0/18"),
+    ];
+    let is_apart = |text: &str| {
+        let other: Option<ipnet::Ipv4Net> = text.parse().ok();
+        other.is_some_and(|other| !network.contains(&other.network()) && !other.contains(&network.network()))
+    };
+    let found = CHOICES
+        .iter()
+        .position(|(pods, services)| is_apart(pods) && is_apart(services))?;
+    (found > 0).then(|| CHOICES[found])
 }
 
 impl DatacenterScan {
@@ -264,6 +292,13 @@ impl DatacenterScan {
         let addressed = self.bridges.iter().find(|(_, cidr)| cidr.is_some());
         let chosen = addressed.or(self.bridges.first()).cloned();
         chosen.unwrap_or_else(|| ("vmbr0".into(), None))
+    }
+
+    /// Processors and GiB of memory of a machine that fits on every host, as far as hosts are known. One host gets both machines.
+    fn shape(&self) -> (u64, u64) {
+        let Some((cpus, free)) = self.size else { return (4, 8) };
+        let machines = if self.hosts.len() == 1 { 2 } else { 1 };
+        (cpus.clamp(1, 4), (free / machines).clamp(2, 8))
     }
 
     /// The network of that bridge.
@@ -317,12 +352,18 @@ pub(super) fn write(name: &str, found: &DatacenterScan, token_file: Option<&str>
         "\nnetwork:\n  cidr: {cidr}\n  gateway: {gateway}   # the router of this network (a guess)"
     );
     let _ = writeln!(text, "  bridge: {bridge}\n  dns: [1.1.1.1, 8.8.8.8]");
-    write_machines(&mut text, network, choice);
+    if let Some((pods, services)) = inner_networks(network) {
+        let _ = writeln!(
+            text,
+            "  pods: {pods}   # apart from the network of the machines\n  services: {services}"
+        );
+    }
+    write_machines(&mut text, network, choice, found.shape());
     text
 }
 
 /// The virtual address, the distribution and the pools. With one control plane there is nothing to share an address.
-fn write_machines(text: &mut String, network: ipnet::Ipv4Net, choice: &ClusterChoice) {
+fn write_machines(text: &mut String, network: ipnet::Ipv4Net, choice: &ClusterChoice, (cpu, memory): (u64, u64)) {
     let highly_available = choice.control_planes > 1;
     let _ = if highly_available {
         writeln!(
@@ -347,13 +388,13 @@ fn write_machines(text: &mut String, network: ipnet::Ipv4Net, choice: &ClusterCh
     let _ = writeln!(text, "\npools:\n  # addresses must be unused and outside of the DHCP range");
     let _ = writeln!(
         text,
-        "  control-plane: {{ count: {}, cpu: 4, memory: 8GiB, {control_plane_disk}addresses: {first}+ }}",
+        "  control-plane: {{ count: {}, cpu: {cpu}, memory: {memory}GiB, {control_plane_disk}addresses: {first}+ }}",
         choice.control_planes
     );
     if choice.workers > 0 {
         let _ = writeln!(
             text,
-            "  worker: {{ count: {}, cpu: 4, memory: 8GiB, {worker_disk}addresses: {}+ }}",
+            "  worker: {{ count: {}, cpu: {cpu}, memory: {memory}GiB, {worker_disk}addresses: {}+ }}",
             choice.workers,
             choice.nth(WORKERS_AT)
         );
@@ -381,6 +422,7 @@ mod tests {
             almost: Some(("local".into(), "iso,vztmpl".into())),
             disks: Some("local-lvm".into()),
             bridges: vec![("vmbr1".into(), None), ("vmbr0".into(), Some("192.168.7.2/24".into()))],
+            size: None,
         };
         let text = write("homelab", &found, None, &ClusterChoice::usual(&found, FIRST_ADDRESS));
         let checked = mainstay_spec::load(&text, "cluster.yaml", &mainstay_spec::Environment::default(), &|_| None)
@@ -404,6 +446,26 @@ mod tests {
             assert_eq!(checked.spec.machines.len() as u32, control_planes + workers, "{text}");
             assert_eq!(checked.spec.network.vip.is_some(), control_planes > 1, "{text}");
         }
+    }
+
+    #[test]
+    fn a_small_host_and_a_network_of_services_get_a_file_that_is_valid() {
+        let found = DatacenterScan {
+            endpoint: "https://pve.lan:8006".into(),
+            fingerprint: None,
+            hosts: vec!["pve1".into()],
+            images: Some("local".into()),
+            almost: None,
+            disks: Some("local-lvm".into()),
+            bridges: vec![("vmbr0".into(), Some("10.96.0.2/16".into()))],
+            size: Some((2, 9)),
+        };
+        let text = write("homelab", &found, None, &ClusterChoice::usual(&found, FIRST_ADDRESS));
+        let checked = mainstay_spec::load(&text, "cluster.yaml", &mainstay_spec::Environment::default(), &|_| None)
+            .unwrap_or_else(|faults| panic!("{faults:?}\n{text}"));
+        let shape = &checked.spec.machines[0].shape;
+        assert_eq!((shape.cpu, shape.memory.0), (2, 4096));
+        assert_eq!(checked.spec.network.services.to_string(), "172.24.0.0/16");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay_engine::{Clients, EventSink, ObserveScope, observe};
+use mainstay_engine::{Clients, EventSink, ObserveScope, health, observe};
 use tokio::time::sleep;
 
 use crate::args::StatusArgs;
@@ -11,7 +11,7 @@ use crate::exit;
 use crate::output::Output;
 use crate::session::Session;
 use crate::signals::Signals;
-use crate::view::status::{StatusPage, page};
+use crate::view::status::{StatusFacts, StatusPage, page};
 use mainstay_plan::ClusterSecrets;
 
 /// The pause between two observations of `--watch`.
@@ -50,9 +50,15 @@ async fn look(session: &Session, secrets: Option<&ClusterSecrets>, site: &Client
         addons: Some(session.spec()),
         ..ObserveScope::of(session.spec(), secrets.map(ClusterSecrets::id))
     };
-    let observed = observe(site, &scope).await?.observed;
-    let recipients = session.secrets_file()?.recipients().unwrap_or_default().len();
-    Ok(page(session.spec(), secrets, &observed, recipients, session.env.wall.now()))
+    let (observation, health) = tokio::join!(observe(site, &scope), health(site, session.spec(), secrets.is_some()));
+    let facts = StatusFacts {
+        secrets,
+        observed: &observation?.observed,
+        health: health.as_ref(),
+        recipients: session.secrets_file()?.recipients().unwrap_or_default().len(),
+        now: session.env.wall.now(),
+    };
+    Ok(page(session.spec(), &facts))
 }
 
 fn show(page: &StatusPage, output: Output, again: bool) {

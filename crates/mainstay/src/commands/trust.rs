@@ -1,5 +1,6 @@
 //! `trust`: shows the certificate that Proxmox VE presents, and writes its fingerprint into the file.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,9 +56,44 @@ pub async fn run(file: &Path, args: &TrustArgs, process_env: ProcessEnv, output:
 }
 
 fn endpoint_of(text: &str) -> Option<String> {
-    let line = text.lines().find_map(|line| line.trim().strip_prefix("endpoint:"))?;
-    let value = line.split(" #").next().unwrap_or(line).trim().trim_matches(['"', '\'']);
+    let value = value_of(text, "endpoint")?;
+    let value = text[value].trim_matches(['"', '\'']);
     Some(value.to_owned()).filter(|value| !value.is_empty())
+}
+
+/// Where the value of the first key of this name stands, in block or flow style, with its quotes. The file may be unfinished, so it is
+/// not parsed as a whole.
+fn value_of(text: &str, key: &str) -> Option<Range<usize>> {
+    let mut line_start = 0;
+    for line in text.split_inclusive('\n') {
+        let begins_comment = |at: &usize| line[..*at].ends_with(char::is_whitespace) || *at == 0;
+        let comment = line.match_indices('#').map(|(at, _)| at).find(begins_comment);
+        let code = &line[..comment.unwrap_or(line.len())];
+        for (at, _) in code.match_indices(key) {
+            let is_begin = code[..at]
+                .chars()
+                .next_back()
+                .is_none_or(|before| before.is_whitespace() || "{,".contains(before));
+            if let (true, Some(rest)) = (is_begin, code[at + key.len()..].strip_prefix(':')) {
+                let blank = rest.len() - rest.trim_start().len();
+                let from = at + key.len() + 1 + blank;
+                return Some(line_start + from..line_start + from + value_length(&code[from..]));
+            }
+        }
+        line_start += line.len();
+    }
+    None
+}
+
+/// How long the scalar at the beginning of a text is.
+fn value_length(text: &str) -> usize {
+    let quote = text.chars().next().filter(|first| "\"'".contains(*first));
+    match quote {
+        Some(quote) => text[1..].find(quote).map_or(text.len(), |end| end + 2),
+        None => text
+            .find([',', '}', '\n'])
+            .map_or(text.trim_end().len(), |end| text[..end].trim_end().len()),
+    }
 }
 
 pub(super) fn target_of(endpoint: &str) -> Result<Target, CommandError> {
@@ -77,18 +113,21 @@ pub(super) fn target_of(endpoint: &str) -> Result<Target, CommandError> {
     })
 }
 
-/// The file with this fingerprint: in place of the one that is there, else as the first line below `datacenter:`.
+/// The file with this fingerprint: in place of the one that is there, else as the first entry of `datacenter`.
 fn with_fingerprint(text: &str, fingerprint: &str) -> Option<String> {
+    if let Some(there) = value_of(text, "fingerprint") {
+        return Some(format!("{}\"{fingerprint}\"{}", &text[..there.start], &text[there.end..]));
+    }
     let entry = format!("fingerprint: \"{fingerprint}\"");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let indent_of = |line: &str| line.len() - line.trim_start().len();
-    if let Some(line) = lines.iter_mut().find(|line| line.trim_start().starts_with("fingerprint:")) {
-        let indent = indent_of(line);
-        *line = format!("{}{entry}", " ".repeat(indent));
+    let at = lines.iter().position(|line| line.starts_with("datacenter:"))?;
+    let rest = lines[at]["datacenter:".len()..].trim_start().to_owned();
+    if let Some(inside) = rest.strip_prefix('{') {
+        let separator = if inside.trim_start().starts_with('}') { " " } else { ", " };
+        lines[at] = format!("datacenter: {{ {entry}{separator}{}", inside.trim_start());
     } else {
-        let at = lines.iter().position(|line| line.trim_end() == "datacenter:")?;
-        let indent = lines.get(at + 1).map_or(2, |line| indent_of(line).max(1));
-        lines.insert(at + 1, format!("{}{entry}", " ".repeat(indent)));
+        let next = lines.get(at + 1).map_or(2, |line| line.len() - line.trim_start().len());
+        lines.insert(at + 1, format!("{}{entry}", " ".repeat(next.max(1))));
     }
     Some(lines.join("\n") + "\n")
 }
@@ -119,5 +158,22 @@ mod tests {
             target_of("pve.lan").map(|target| target.to_string()).ok(),
             Some("pve.lan:8006".into())
         );
+    }
+
+    #[test]
+    fn a_file_in_flow_style_is_read_and_written() {
+        let before = "name: x\ndatacenter: { endpoint: https://pve.lan:8006, pool: k8s }   # ours\n";
+        assert_eq!(endpoint_of(before), Some("https://pve.lan:8006".into()));
+        let once = with_fingerprint(before, "AA").expect("has a section");
+        assert_eq!(
+            once,
+            "name: x\ndatacenter: { fingerprint: \"AA\", endpoint: https://pve.lan:8006, pool: k8s }   # ours\n"
+        );
+        assert_eq!(with_fingerprint(&once, "BB").expect("has one"), once.replace("AA", "BB"));
+        assert_eq!(
+            endpoint_of("{ name: x, datacenter: {endpoint: \"https://pve:8006\"} }\n"),
+            Some("https://pve:8006".into())
+        );
+        assert_eq!(endpoint_of("# endpoint: https://old\nname: x\n"), None);
     }
 }

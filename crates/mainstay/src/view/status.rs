@@ -1,6 +1,7 @@
 //! Machines, etcd, Kubernetes and certificates on one page.
 
 use jiff::Timestamp;
+use mainstay_engine::ClusterHealth;
 use mainstay_plan::addon::release::HelmStatus;
 use mainstay_plan::addon::wanted::{ChartWish, chart_wishes};
 use mainstay_plan::{ClusterSecrets, EtcdState, Guest, Mark, Observed, PowerState, Seen, Vm};
@@ -80,17 +81,42 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-pub fn page(spec: &Spec, secrets: Option<&ClusterSecrets>, observed: &Observed, recipients: usize, now: Timestamp) -> StatusPage {
+/// What is known of a cluster beside its file.
+pub struct StatusFacts<'a> {
+    pub secrets: Option<&'a ClusterSecrets>,
+    pub observed: &'a Observed,
+    /// `None`: nothing was asked, since there are no secrets.
+    pub health: Option<&'a ClusterHealth>,
+    pub recipients: usize,
+    pub now: Timestamp,
+}
+
+pub fn page(spec: &Spec, facts: &StatusFacts<'_>) -> StatusPage {
+    let StatusFacts {
+        secrets,
+        observed,
+        health,
+        recipients,
+        now,
+    } = *facts;
     let id = secrets.map(ClusterSecrets::id);
     let machines = spec.machines.iter().map(|machine| row(machine, observed, spec, id)).collect();
+    // Control planes that exist and do not run cannot be asked whether there is an etcd.
+    let is_off = observed.etcd == Seen::No
+        && spec
+            .control_planes()
+            .filter_map(|machine| vm_of(machine, observed, id))
+            .any(|vm| vm.power != PowerState::Running);
     let mut findings = vec![
         vms(spec, observed, id),
-        etcd(observed),
-        kubernetes(spec, observed),
+        etcd(spec, observed, is_off),
+        kubernetes(observed, is_off),
         nodes(spec, observed),
         keys(secrets, recipients, now),
     ];
     findings.extend(addons(spec, observed));
+    findings.extend(endpoint(spec, observed, secrets.is_some(), health, is_off));
+    findings.extend(workloads(spec, observed, health));
     findings.sort_by_key(|finding| finding.verdict);
     StatusPage { machines, findings }
 }
@@ -125,6 +151,7 @@ fn row(machine: &Machine, observed: &Observed, spec: &Spec, id: Option<Uuid>) ->
         node: match node {
             None => "-".into(),
             Some(node) if node.ready => "ready".into(),
+            Some(node) if node.stale => "down".into(),
             Some(_) if spec.cni == Cni::None => "no cni".into(),
             Some(_) => "not ready".into(),
         },
@@ -206,69 +233,130 @@ fn vms(spec: &Spec, observed: &Observed, id: Option<Uuid>) -> Finding {
     }
 }
 
-fn etcd(observed: &Observed) -> Finding {
+const OFF: &str = "no control plane runs that could be asked";
+
+fn etcd(spec: &Spec, observed: &Observed, is_off: bool) -> Finding {
     match &observed.etcd {
+        Seen::No if is_off => finding("etcd", Verdict::Failing, OFF),
         Seen::No => finding("etcd", Verdict::Due, "not bootstrapped"),
         Seen::Unknown(why) => finding("etcd", Verdict::Failing, why.clone()),
         Seen::Yes(members) => {
+            let wanted = spec.control_planes().count();
             let voters = members.iter().filter(|member| member.votes()).count();
             let healthy = members.iter().filter(|member| member.votes() && member.healthy).count();
             let quorum = voters / 2 + 1;
-            let verdict = if healthy == voters { Verdict::Ok } else { Verdict::Failing };
-            finding(
-                "etcd",
-                verdict,
-                format!("{healthy} of {}, quorum {quorum}", super::count(voters, "member")),
-            )
+            let is_complete = healthy == voters && voters == wanted && members.len() == voters;
+            let verdict = if is_complete { Verdict::Ok } else { Verdict::Failing };
+            let mut what = format!("{healthy} of {} healthy, quorum {quorum}", super::count(voters, "voter"));
+            if voters != wanted {
+                what.push_str(&format!("; the file wants {}", super::count(wanted, "control plane")));
+            }
+            finding("etcd", verdict, what)
         }
     }
 }
 
-fn kubernetes(spec: &Spec, observed: &Observed) -> Finding {
+/// What a control plane says. Whether users reach it is asked at the endpoint.
+fn kubernetes(observed: &Observed, is_off: bool) -> Finding {
     match &observed.kubernetes {
+        Seen::No if is_off => finding("kubernetes", Verdict::Failing, OFF),
         Seen::Yes(kubernetes) => finding(
             "kubernetes",
             Verdict::Ok,
-            format!(
-                "a control plane answers, {}; endpoint {}",
-                kubernetes.version,
-                spec.endpoint.url()
-            ),
+            format!("a control plane answers, {}", kubernetes.version),
         ),
         Seen::No => finding("kubernetes", Verdict::Due, "not running yet"),
         Seen::Unknown(why) => finding("kubernetes", Verdict::Failing, why.clone()),
     }
 }
 
+/// The address that kubeconfig names. Nothing is said where it was not asked although it could have been.
+fn endpoint(
+    spec: &Spec,
+    observed: &Observed,
+    has_secrets: bool,
+    health: Option<&ClusterHealth>,
+    is_off: bool,
+) -> Option<Finding> {
+    let url = spec.endpoint.url();
+    let found = match health.map(|health| &health.endpoint) {
+        None if has_secrets => return None,
+        None => finding(
+            "endpoint",
+            Verdict::Due,
+            format!("{url} was not asked: there are no secrets yet"),
+        ),
+        Some(Ok(version)) => finding("endpoint", Verdict::Ok, format!("{url} answers, {version}")),
+        Some(Err(_)) if observed.kubernetes == Seen::No && !is_off => {
+            finding("endpoint", Verdict::Due, format!("{url}: not running yet"))
+        }
+        Some(Err(why)) => finding("endpoint", Verdict::Failing, format!("{url} does not answer: {why}")),
+    };
+    Some(found)
+}
+
+/// DNS of the cluster, and what else the distribution runs.
+fn workloads(spec: &Spec, observed: &Observed, health: Option<&ClusterHealth>) -> Vec<Finding> {
+    let Some(health) = health.filter(|_| observed.kubernetes != Seen::No) else {
+        return Vec::new();
+    };
+    // Without a network plugin no pod of a pod network can start.
+    let bad = if spec.cni == Cni::None {
+        Verdict::Due
+    } else {
+        Verdict::Failing
+    };
+    let dns = match &health.dns {
+        Err(why) => finding("dns", Verdict::Failing, why.clone()),
+        Ok(state) if state.wanted == 0 => finding("dns", bad, "the cluster has no DNS pods"),
+        Ok(state) => {
+            let verdict = if state.ready == state.wanted { Verdict::Ok } else { bad };
+            finding(
+                "dns",
+                verdict,
+                format!("{} of {} ready", state.ready, super::count(state.wanted, "pod")),
+            )
+        }
+    };
+    let system = match &health.system {
+        Err(why) => finding("system", Verdict::Failing, why.clone()),
+        Ok(state) if state.not_ready.is_empty() => finding(
+            "system",
+            Verdict::Ok,
+            format!("{} of kube-system ready", super::count(state.workloads, "workload")),
+        ),
+        Ok(state) => finding("system", bad, state.not_ready.join("; ")),
+    };
+    vec![dns, system]
+}
+
+/// Nodes of the file's machines. One that is missing, or whose machine does not run, is not ready.
 fn nodes(spec: &Spec, observed: &Observed) -> Finding {
     let Some(kubernetes) = observed.kubernetes.yes() else {
         return finding("nodes", Verdict::Due, "unknown");
     };
-    if spec.cni == Cni::None {
+    let wanted = spec.machines.len();
+    let mut faults = Vec::new();
+    let mut ready = 0;
+    for machine in &spec.machines {
+        match kubernetes.nodes.get(machine.name.as_str()) {
+            None => faults.push(format!("{}: not registered", machine.name)),
+            Some(node) if node.ready => ready += 1,
+            Some(node) if spec.cni == Cni::None && !node.stale => {}
+            Some(node) => faults.push(format!("{}: {}", machine.name, node.why)),
+        }
+    }
+    if !faults.is_empty() {
+        return finding("nodes", Verdict::Failing, faults.join("; "));
+    }
+    if spec.cni == Cni::None && ready < wanted {
         return finding(
             "nodes",
             Verdict::Ok,
-            format!("{} registered; not ready because of `cni: none`", kubernetes.nodes.len()),
+            format!("{wanted} of {wanted} registered; not ready because of `cni: none`"),
         );
     }
-    let unready: Vec<String> = kubernetes
-        .nodes
-        .iter()
-        .filter(|(_, node)| !node.ready)
-        .map(|(name, node)| format!("{name}: {}", node.why))
-        .collect();
-    let ready = kubernetes.nodes.len() - unready.len();
-    if unready.is_empty() && ready == spec.machines.len() {
-        finding("nodes", Verdict::Ok, format!("{ready} of {ready} ready"))
-    } else if unready.is_empty() {
-        finding(
-            "nodes",
-            Verdict::Failing,
-            format!("{ready} of {} registered", spec.machines.len()),
-        )
-    } else {
-        finding("nodes", Verdict::Failing, unready.join("; "))
-    }
+    finding("nodes", Verdict::Ok, format!("{ready} of {wanted} ready"))
 }
 
 /// Releases that are missing or not well. `None` for a file without add-ons.

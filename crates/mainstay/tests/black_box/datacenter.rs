@@ -184,6 +184,10 @@ fn init_writes_a_file_that_can_be_planned() {
     stage.run(&["init", "--name", "home"]).golden("init");
     let text = stage.steady(&stage.read("cluster.yaml"));
     expect_test::expect_file!["golden/init-cluster.yaml"].assert_eq(&text);
+    // The public factory is not asked by a test.
+    stage.change("cluster.yaml", |text| {
+        format!("{text}talos: {{ factory: {} }}\n", sim.factory)
+    });
     stage.run(&["plan"]).golden("init-plan");
 }
 
@@ -196,4 +200,46 @@ fn rights_are_printed_as_commands_to_paste() {
     stage.run(&["grant", "--pve", "nine"]).golden("grant-no-version");
     let stage = stage.without("PROXMOX_VE_API_TOKEN");
     stage.run(&["grant"]).golden("grant-blind");
+}
+
+#[test]
+fn a_stopped_machine_is_not_ready_and_the_endpoint_is_asked() {
+    let sim = Sim::start();
+    let stage = sim
+        .stage()
+        .file("cluster.yaml", sim.cluster(91))
+        .with("SOPS_AGE_KEY", AGE_KEY);
+    assert_eq!(stage.run(&["up", "--yes"]).code, Some(0));
+    let said = stage.run(&["status"]);
+    assert_eq!(said.code, Some(0), "{}", said.stdout);
+    for line in [
+        "endpoint     ok       https://127.91.0.11:6443 answers, ",
+        "dns          ok ",
+        "system       ok ",
+    ] {
+        assert!(said.stdout.contains(line), "{line}\n{}", said.stdout);
+    }
+    sim.stop("box-worker-1");
+    let said = stage.run(&["status"]);
+    assert_eq!(said.code, Some(1), "{}", said.stdout);
+    assert!(
+        said.stdout
+            .contains("nodes        failing  box-worker-1: its machine does not run"),
+        "{}",
+        said.stdout
+    );
+    sim.stop("box-control-plane-1");
+    let said = stage.run(&["status"]);
+    assert!(
+        said.stdout
+            .contains("endpoint     failing  https://127.91.0.11:6443 does not answer"),
+        "{}",
+        said.stdout
+    );
+    assert!(
+        said.stdout
+            .contains("etcd         failing  no control plane runs that could be asked"),
+        "{}",
+        said.stdout
+    );
 }

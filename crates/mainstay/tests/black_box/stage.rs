@@ -517,6 +517,29 @@ impl Sim {
         });
     }
 
+    /// Pulls the plug of a VM, and waits until the inventory says so.
+    pub fn stop(&self, name: &str) {
+        self.ask(async |pve| {
+            loop {
+                let all = pve
+                    .call(cluster::resources(Some(cluster::ResourceKind::Vm)))
+                    .await
+                    .expect("a list");
+                let guest = all.into_iter().find_map(|resource| match resource {
+                    cluster::Resource::Guest(guest) if guest.name.as_deref() == Some(name) => Some(guest),
+                    _ => None,
+                });
+                let guest = guest.expect("is there");
+                if guest.status == cluster::RunState::Stopped {
+                    return;
+                }
+                let upid = pve.call(qemu::stop(&guest.host, guest.vmid, true)).await.expect("a task");
+                let _ = pve.wait(&upid).await;
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+        });
+    }
+
     /// With the jump host of this datacenter in the file, and the key to it at home.
     pub fn stage_behind_jump(&self) -> Stage {
         let text = |key: &str| self.jump[key].as_str().expect("a text").to_owned();

@@ -168,6 +168,12 @@ pub struct NewToken {
     pub value: Secret<String>,
 }
 
+/// Changes whether a token has rights of its own. Its secret stays.
+pub fn set_token(userid: &str, tokenid: &str, privsep: bool) -> Call<Done> {
+    let request = Request::put("/access/users/{userid}/token/{tokenid}", &[&userid, &tokenid]);
+    Call::new(request.with("privsep", u8::from(privsep)))
+}
+
 pub fn delete_token(userid: &str, tokenid: &str) -> Call<Done> {
     Call::new(Request::delete(
         "/access/users/{userid}/token/{tokenid}",
@@ -210,6 +216,12 @@ pub fn create_role<P: ToString>(roleid: &str, privs: impl IntoIterator<Item = P>
 /// Replaces what the role holds.
 pub fn set_role<P: ToString>(roleid: &str, privs: impl IntoIterator<Item = P>) -> Call<Done> {
     Call::new(Request::put("/access/roles/{roleid}", &[&roleid]).with_list("privs", privs))
+}
+
+/// Adds to what the role holds.
+pub fn extend_role<P: ToString>(roleid: &str, privs: impl IntoIterator<Item = P>) -> Call<Done> {
+    let request = Request::put("/access/roles/{roleid}", &[&roleid]);
+    Call::new(request.with_list("privs", privs).with("append", 1))
 }
 
 pub fn delete_role(roleid: &str) -> Call<Done> {

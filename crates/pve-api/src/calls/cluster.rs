@@ -78,6 +78,17 @@ impl<'de> Deserialize<'de> for Status {
     }
 }
 
+/// The virtual networks that the caller may see, each with its zone.
+pub fn vnets() -> Call<Vec<Vnet>> {
+    Call::new(Request::get("/cluster/sdn/vnets", &[]))
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Vnet {
+    pub vnet: String,
+    pub zone: String,
+}
+
 /// Everything the caller may see, in one answer. What it may not see is left out silently.
 ///
 /// Guests, their host, lock, tags and pool are current; name, state and counters are up to ten seconds old.

@@ -41,6 +41,16 @@ pub fn add_guests(pool: &PoolId, guests: &[Vmid]) -> Call<Done> {
     Call::new(Request::put("/pools", &[]).with("poolid", pool).with_list("vms", guests))
 }
 
+/// As [`add_guests`], and takes them out of the pool that they are in, which needs `Pool.Allocate` there too.
+pub fn move_guests(pool: &PoolId, guests: &[Vmid]) -> Call<Done> {
+    Call::new(
+        Request::put("/pools", &[])
+            .with("poolid", pool)
+            .with_list("vms", guests)
+            .with("allow-move", 1),
+    )
+}
+
 pub fn remove_guests(pool: &PoolId, guests: &[Vmid]) -> Call<Done> {
     Call::new(
         Request::put("/pools", &[])

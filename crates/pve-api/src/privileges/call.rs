@@ -67,6 +67,7 @@ const CALLS: &[(Method, &str, Check)] = &[
     (GET, "/cluster/replication", Check::Anyone),
     (GET, "/cluster/backup", Check::AllOf("/", &[P::SysAudit])),
     (GET, "/cluster/ha/rules", Check::AllOf("/", &[P::SysAudit])),
+    (GET, "/cluster/sdn/vnets", Check::Anyone),
     (GET, "/nodes", Check::Anyone),
     (GET, "/nodes/{node}/status", Check::AllOf("/nodes/{node}", &[P::SysAudit])),
     (GET, "/nodes/{node}/version", Check::Anyone),

@@ -240,7 +240,7 @@ fn a_machine_that_gives_no_answer_has_a_reason_too() {
         world.net.attach(machine.at.ip());
         let node = authority.access(&world.env).node(&target(&machine)).unwrap();
         let refused = why_no_answer(&node.release().await.unwrap_err());
-        assert!(refused.contains("its Talos API is not up yet"), "{refused}");
+        assert!(refused.contains("the Talos API is not up yet"), "{refused}");
         let unconfigured = world.unconfigured("10.0.0.12").await;
         let node = authority.access(&world.env).node(&target(&unconfigured)).unwrap();
         let unknown = why_no_answer(&node.release().await.unwrap_err());

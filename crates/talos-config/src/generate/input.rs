@@ -150,8 +150,8 @@ pub struct MachineInput {
     pub node_subnets: Vec<String>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// Key to `value:Effect` or `Effect`.
-    pub taints: BTreeMap<String, String>,
+    /// A worker is registered with them, and only that counts: its kubelet may not change its own taints later.
+    pub taints: Vec<Taint>,
     pub user_volumes: Vec<UserVolume>,
     /// Keeps the rest of the system disk free. Read once, at the first boot.
     pub ephemeral_max_size: Option<String>,
@@ -168,12 +168,20 @@ impl MachineInput {
             node_subnets: Vec::new(),
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
-            taints: BTreeMap::new(),
+            taints: Vec::new(),
             user_volumes: Vec::new(),
             ephemeral_max_size: None,
             extension_services: Vec::new(),
         }
     }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taint {
+    pub key: String,
+    /// May be empty.
+    pub value: String,
+    pub effect: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

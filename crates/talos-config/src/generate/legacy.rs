@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
-use super::input::{ClusterInput, Cni, Hostname, InstallDisk, Link, MachineInput, NetworkForm, Registry, Role};
+use super::input::{ClusterInput, Cni, Hostname, InstallDisk, Link, MachineInput, NetworkForm, Registry, Role, Taint};
 use crate::secrets::{Authority, EtcdEncryption, Secrets};
 use crate::versions::Contract;
 
@@ -79,7 +79,7 @@ struct Machine<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     node_annotations: &'a BTreeMap<String, String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    node_taints: &'a BTreeMap<String, String>,
+    node_taints: BTreeMap<&'a str, String>,
 }
 
 impl<'a> Machine<'a> {
@@ -101,7 +101,7 @@ impl<'a> Machine<'a> {
             features: Features::new(cluster),
             node_labels: node_labels(machine),
             node_annotations: &machine.annotations,
-            node_taints: &machine.taints,
+            node_taints: node_taints(machine),
         }
     }
 }
@@ -115,10 +115,26 @@ fn node_labels(machine: &MachineInput) -> BTreeMap<&str, &str> {
     of_role.into_iter().chain(own).collect()
 }
 
+/// On a worker they would never take effect, and keep its labels from being written.
+fn node_taints(machine: &MachineInput) -> BTreeMap<&str, String> {
+    let own = machine.taints.iter().filter(|_| machine.role == Role::ControlPlane);
+    own.map(|taint| {
+        let value = if taint.value.is_empty() {
+            taint.effect.clone()
+        } else {
+            format!("{}:{}", taint.value, taint.effect)
+        };
+        (taint.key.as_str(), value)
+    })
+    .collect()
+}
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Kubelet<'a> {
     image: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra_config: Option<ExtraConfig<'a>>,
     default_runtime_seccomp_profile_enabled: bool,
     #[serde(rename = "nodeIP", skip_serializing_if = "Option::is_none")]
     node_ip: Option<NodeIp<'a>>,
@@ -127,8 +143,42 @@ struct Kubelet<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
+struct ExtraConfig<'a> {
+    register_with_taints: Vec<RegisteredTaint<'a>>,
+}
+
+#[derive(Serialize)]
+struct RegisteredTaint<'a> {
+    key: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    value: &'a str,
+    effect: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct NodeIp<'a> {
     valid_subnets: &'a [String],
+}
+
+impl<'a> ExtraConfig<'a> {
+    /// A control plane changes its own Node as an administrator, so its taints are Talos' own.
+    fn of(machine: &'a MachineInput) -> Option<Self> {
+        let registers = machine.role == Role::Worker && !machine.taints.is_empty();
+        registers.then(|| Self {
+            register_with_taints: machine.taints.iter().map(RegisteredTaint::of).collect(),
+        })
+    }
+}
+
+impl<'a> RegisteredTaint<'a> {
+    fn of(taint: &'a Taint) -> Self {
+        Self {
+            key: &taint.key,
+            value: &taint.value,
+            effect: &taint.effect,
+        }
+    }
 }
 
 impl<'a> Kubelet<'a> {
@@ -136,6 +186,7 @@ impl<'a> Kubelet<'a> {
         let subnets = machine.node_subnets.as_slice();
         Self {
             image: format!("ghcr.io/siderolabs/kubelet:v{}", cluster.kubernetes),
+            extra_config: ExtraConfig::of(machine),
             default_runtime_seccomp_profile_enabled: true,
             node_ip: (!subnets.is_empty()).then_some(NodeIp { valid_subnets: subnets }),
             disable_manifests_directory: true,

@@ -6,7 +6,7 @@ mod legacy;
 
 pub use input::{
     ClusterInput, Cni, ExtensionFile, ExtensionService, Hostname, Install, InstallDisk, KUBE_PRISM_PORT, Link, MachineInput,
-    NetworkForm, Registry, RegistryLogin, Role, Route, UserVolume,
+    NetworkForm, Registry, RegistryLogin, Role, Route, Taint, UserVolume,
 };
 
 use crate::config::Config;

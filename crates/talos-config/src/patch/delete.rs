@@ -9,7 +9,7 @@ use crate::yaml::{Map, Node, Value};
 #[derive(Clone)]
 pub struct Delete {
     pub line: usize,
-    document: DocumentId,
+    pub document: DocumentId,
     path: Vec<String>,
     /// For an item of a list: the key and the text that tell which.
     item: Option<(String, String)>,

@@ -1,5 +1,6 @@
 //! Patches: what `talosctl machineconfig patch` does, on trees that know their types.
 
+mod blame;
 mod delete;
 mod json6902;
 mod merge;
@@ -12,6 +13,7 @@ use crate::schema::{Schema, Type};
 use crate::versions::Contract;
 use crate::yaml::{self, Node};
 
+pub use blame::{ConfigFault, faults};
 use delete::Delete;
 use json6902::Operation;
 

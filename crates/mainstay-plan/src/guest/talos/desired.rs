@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use mainstay_spec::{Cni, Distro, Machine, Role, Spec, VersionWish};
+use rand::CryptoRng;
 use semver::Version;
-use talos_config::generate::{Hostname, Install, InstallDisk, Link, UserVolume};
+use talos_config::generate::{Hostname, Install, InstallDisk, Link, Taint, UserVolume};
+use talos_config::patch::{ConfigFault, faults};
 use talos_config::schematic::{Arch, Assets, Platform};
-use talos_config::versions::{RELEASES, Unsupported, check_pair};
-use talos_config::{ClusterInput, MachineInput, Patch, Schematic, Secrets, machine_config};
+use talos_config::validate::{Options, validate};
+use talos_config::versions::{Contract, RELEASES, Unsupported, check_pair};
+use talos_config::{ClusterInput, MachineInput, Patch, PkiError, Schematic, Secrets, ServiceAccountKey, machine_config};
 
 use crate::derive_error::DeriveError;
 use crate::desired::{Image, SchematicRef, SystemGoal};
@@ -120,6 +124,7 @@ pub(in crate::guest) fn configs(
     runs: &dyn Fn(&str) -> Versions,
 ) -> Result<BTreeMap<String, GuestConfig>, DeriveError> {
     let mut configs = BTreeMap::new();
+    let mut refused = RefusedConfigs::default();
     for machine in &spec.machines {
         let versions = &runs(machine.name.as_str());
         // A release that a person installed and that is not in the table has no config here: the machine is left as it is.
@@ -127,8 +132,8 @@ pub(in crate::guest) fn configs(
             continue;
         }
         let cluster = cluster_input(spec, versions)?;
-        let config = machine_config(secrets, &cluster, &machine_input(spec, versions, machine));
-        let config = config.map_err(DeriveError::new)?;
+        let base = machine_config(secrets, &cluster, &machine_input(spec, versions, machine));
+        let base = base.map_err(DeriveError::new)?;
         let contract = cluster.contract();
         let patches = machine
             .patches
@@ -137,12 +142,107 @@ pub(in crate::guest) fn configs(
         let patches: Vec<Patch> = patches
             .collect::<Result<_, _>>()
             .map_err(|error| refused_patch(machine, &error))?;
-        let config = config
+        let config = base
             .patched(&patches, contract)
             .map_err(|error| refused_patch(machine, &error))?;
+        if !validate(&config, &versions.release, Options::NODE).is_valid() {
+            refused.add(machine, faults(&base, &patches, &versions.release));
+        }
         configs.insert(machine.name.to_string(), GuestConfig::new(config.to_yaml().as_str()));
     }
+    refused.check()?;
     Ok(configs)
+}
+
+/// The same with secrets that are thrown away.
+pub(in crate::guest) fn check_configs(
+    spec: &Spec,
+    versions: &Versions,
+    now: Timestamp,
+    rng: &mut impl CryptoRng,
+) -> Result<(), DeriveError> {
+    let failed = |error: PkiError| DeriveError::new("the configs cannot be checked").why(error);
+    let key = ServiceAccountKey::ec_p256(rng).map_err(failed)?;
+    let secrets = Secrets::generate(rng, now, Contract::of(&versions.release), key).map_err(failed)?;
+    configs(spec, &secrets, &|_| versions.clone()).map(drop)
+}
+
+/// Configs that a node would refuse: the same fault of several machines is told once.
+#[derive(Default)]
+struct RefusedConfigs {
+    machines: Vec<String>,
+    faults: Vec<(String, Vec<String>)>,
+}
+
+impl RefusedConfigs {
+    fn add(&mut self, machine: &Machine, found: Vec<ConfigFault>) {
+        self.machines.push(machine.name.to_string());
+        for fault in found {
+            let text = fault_text(&fault);
+            match self.faults.iter_mut().find(|(there, _)| *there == text) {
+                Some((_, machines)) => machines.push(machine.name.to_string()),
+                None => self.faults.push((text, vec![machine.name.to_string()])),
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), DeriveError> {
+        if self.machines.is_empty() {
+            return Ok(());
+        }
+        let line = |(text, machines): &(String, Vec<String>)| {
+            if machines.len() == self.machines.len() {
+                text.clone()
+            } else {
+                format!("{text} ({})", list(machines))
+            }
+        };
+        let lines: Vec<String> = self.faults.iter().map(line).collect();
+        Err(DeriveError::new(format!("Talos would refuse the config of {}", list(&self.machines))).why(lines.join("\n")))
+    }
+}
+
+/// `prod-w-1`, `prod-w-1 and 3 more`.
+fn list(machines: &[String]) -> String {
+    match machines {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+    }
+}
+
+/// `patches/common.yaml:12, document HostnameConfig: ...`.
+fn fault_text(fault: &ConfigFault) -> String {
+    let place = match (&fault.patch, fault.line) {
+        (Some(patch), Some(line)) => format!("{patch}:{line}"),
+        (Some(patch), None) => patch.clone(),
+        (None, _) => "the generated config (a bug of mainstay)".to_owned(),
+    };
+    let document = fault
+        .document
+        .iter()
+        .map(|document| format!(", document {document}"))
+        .collect::<String>();
+    format!("{place}{document}: {}", one_line(&fault.error))
+}
+
+/// Talos lists what is wrong inside in lines of their own, below how many there are.
+fn one_line(error: &str) -> String {
+    let mut lines = error
+        .lines()
+        .map(|line| line.trim().trim_start_matches("* "))
+        .filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let counted = first.strip_suffix(" occurred:").and_then(|text| text.rsplit_once(' '));
+    let first = counted.map_or(first, |(text, _)| {
+        text.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end()
+    });
+    let rest: Vec<&str> = lines.collect();
+    if rest.is_empty() {
+        first.to_owned()
+    } else {
+        format!("{first} {}", rest.join("; "))
+    }
 }
 
 fn refused_patch(machine: &Machine, error: &talos_config::PatchError) -> DeriveError {
@@ -201,11 +301,7 @@ fn machine_input(spec: &Spec, versions: &Versions, machine: &Machine) -> Machine
         links: vec![link(spec, machine)],
         node_subnets: vec![spec.network.cidr.trunc().to_string()],
         labels: machine.labels.clone(),
-        taints: machine
-            .taints
-            .iter()
-            .map(|taint| (taint.key.clone(), taint_value(taint)))
-            .collect(),
+        taints: machine.taints.iter().map(taint).collect(),
         user_volumes: machine.shape.disks.iter().map(volume).collect(),
         ..MachineInput::new(role, install)
     }
@@ -220,11 +316,11 @@ fn min_size(gib: u64) -> String {
     }
 }
 
-fn taint_value(taint: &mainstay_spec::Taint) -> String {
-    if taint.value.is_empty() {
-        taint.effect.as_str().to_owned()
-    } else {
-        format!("{}:{}", taint.value, taint.effect.as_str())
+fn taint(taint: &mainstay_spec::Taint) -> Taint {
+    Taint {
+        key: taint.key.clone(),
+        value: taint.value.clone(),
+        effect: taint.effect.as_str().to_owned(),
     }
 }
 

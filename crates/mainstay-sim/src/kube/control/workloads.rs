@@ -166,7 +166,10 @@ fn bare_deployment(round: &mut Round<'_>, deployment: &Value) {
         let _ = round.create_pod((&kinds::DEPLOYMENTS, deployment), &pod, &template);
     }
     let ready = count(alive.iter().copied().filter(|pod| is_available(pod)));
-    let status = json!({"availableReplicas": ready, "readyReplicas": ready, "replicas": wanted, "updatedReplicas": wanted});
+    let status = json!({
+        "observedGeneration": generation(deployment), "availableReplicas": ready, "readyReplicas": ready, "replicas": wanted,
+        "updatedReplicas": wanted,
+    });
     round.set_status(deployment, &kinds::DEPLOYMENTS, &status);
 }
 

@@ -164,6 +164,13 @@ impl Config {
         &self.machine()["nodeTaints"]
     }
 
+    /// `registerWithTaints` of the kubelet.
+    pub fn registered_taints(&self) -> Vec<Value> {
+        list(&self.machine()["kubelet"]["extraConfig"]["registerWithTaints"])
+            .cloned()
+            .collect()
+    }
+
     pub fn schedules_on_control_planes(&self) -> bool {
         self.cluster()["allowSchedulingOnControlPlanes"] == true
     }

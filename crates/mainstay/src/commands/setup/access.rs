@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mainstay_engine::preflight;
 use pve_api::access::{self, AclEntry, Principal, Token};
 use pve_api::privileges::Grant;
 use pve_api::{Call, Client, Done};
@@ -135,9 +136,9 @@ impl Change {
         let (user, comment) = (&access.user, &access.comment);
         let list = |privileges: &BTreeSet<String>| privileges.iter().cloned().collect::<Vec<_>>().join(" ");
         match self {
-            Self::CreateRole { name, privileges } => format!("pveum role add {name} --privs '{}'", list(privileges)),
+            Self::CreateRole { name, privileges } => preflight::role_command(name, privileges),
             Self::SetRole { name, privileges, .. } => format!("pveum role modify {name} --privs '{}'", list(privileges)),
-            Self::CreateUser => format!("pveum user add '{user}' --comment '{comment}'"),
+            Self::CreateUser => format!("pveum user add '{user}' --comment '{comment}' || true"),
             Self::Grant(entry) => format!(
                 "pveum acl modify {} {} --roles {} --propagate {}",
                 entry.path,
@@ -151,7 +152,9 @@ impl Change {
                 principal(entry),
                 entry.roleid
             ),
-            Self::CreateToken => format!("pveum user token add '{user}' {TOKEN} --privsep 1 --comment '{comment}'"),
+            Self::CreateToken => format!(
+                "pveum user token add '{user}' {TOKEN} --privsep 1 --comment '{comment}' || pveum user token modify '{user}' {TOKEN} --privsep 1"
+            ),
             Self::DeleteToken => format!("pveum user token remove '{user}' {TOKEN}"),
             Self::DeleteUser => format!("pveum user delete '{user}'"),
             Self::DeleteRole(name) => format!("pveum role delete {name}"),
