@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::action::Action;
-use crate::addon::catalogue::{LateInstall, Layer, job_endpoint};
+use crate::addon::catalogue::{CiliumHop, HopRefusal, LateInstall, Layer, cilium_hop, job_endpoint};
 use crate::addon::job::{JobNode, job_nodes, stale_bindings};
 use crate::addon::objects::{ARCHIVE_LIMIT, HelmVerb, VALUES_LIMIT};
 use crate::addon::ready::{self, AwaitedWorkload, MachineCounts};
 use crate::addon::release::{ObservedRelease, ReleaseDecision, ReleaseHold, ReleaseOwner, WaitReason, decide as decide_release};
 use crate::addon::run::{ChartRef, ReleaseCleanup, ReleaseRun, ReleaseWatch};
 use crate::addon::seen::{AddonCluster, ReleaseKey};
+use crate::addon::values::referenced_secrets;
 use crate::addon::wanted::{AddonContent, WantedAddon};
 use crate::builder::PlanBuilder;
 use crate::context::{Context, StepByMachine};
@@ -140,8 +141,16 @@ impl<'a> AddonPass<'a> {
                     help: vec!["check the connection to the registry; nothing was changed".to_owned()],
                     at: None,
                 }),
-                ReleaseVerdict::Known { content, decision, .. } => {
+                ReleaseVerdict::Known {
+                    content,
+                    decision,
+                    observed,
+                } => {
+                    if addon.layer == Layer::Network {
+                        too_far(addon, content, observed, plan);
+                    }
                     too_large(addon, content, plan);
+                    secret_values(addon, content, plan);
                     if matches!(decision, ReleaseDecision::Install { .. }) {
                         too_late(self.ctx, addon, plan);
                     }
@@ -251,6 +260,55 @@ fn too_large(addon: &WantedAddon, content: &AddonContent, plan: &mut PlanBuilder
             what: format!("the {part} of {} is too large for the cluster: {size} bytes", addon.name),
             why: format!("Helm gets it through an object of the cluster, which holds at most {limit} bytes."),
             help: vec!["install this chart with Flux or Argo CD instead".to_owned()],
+            at: None,
+        });
+    }
+}
+
+/// The pod network changes by one minor at a time, and never back over one: anything else may cut off every pod.
+fn too_far(addon: &WantedAddon, content: &AddonContent, observed: &ObservedRelease, plan: &mut PlanBuilder) {
+    let (wanted, Some(installed)) = (
+        &content.release.version,
+        observed.newest.as_ref().map(|revision| &revision.version),
+    ) else {
+        return;
+    };
+    let (why, help) = match cilium_hop(installed, wanted) {
+        CiliumHop::None => return,
+        CiliumHop::To(next) if next == *wanted => return,
+        CiliumHop::To(next) => (
+            "it is upgraded one minor at a time.".to_owned(),
+            format!("set `version: {next}` first, run `mainstay up`, then go on"),
+        ),
+        CiliumHop::Refused(HopRefusal::Downgrade) => (
+            "it does not support going back over a minor.".to_owned(),
+            format!("keep a version of the minor that is installed, such as {installed}"),
+        ),
+        CiliumHop::Refused(HopRefusal::UnknownMinor(major, minor)) => (
+            format!("it is upgraded one minor at a time, and no version of {major}.{minor} is known."),
+            "name an exact version of that minor first".to_owned(),
+        ),
+    };
+    plan.refuse(Refusal {
+        kind: RefusalKind::Gate,
+        subject: Subject::Addon(addon.name.clone()),
+        what: format!("{} cannot change from {installed} to {wanted}", addon.name),
+        why,
+        help: vec![help],
+        at: None,
+    });
+}
+
+/// A reference that nothing resolves would reach the chart as a map.
+fn secret_values(addon: &WantedAddon, content: &AddonContent, plan: &mut PlanBuilder) {
+    let names = referenced_secrets(&content.release.values);
+    if let Some(name) = names.first() {
+        plan.refuse(Refusal {
+            kind: RefusalKind::Gate,
+            subject: Subject::Addon(addon.name.clone()),
+            what: format!("the values of {} refer to the secret `{name}`", addon.name),
+            why: "values from the secrets file are not supported by this version.".to_owned(),
+            help: vec!["keep it in a Secret of the cluster that the chart reads, and name that in the values".to_owned()],
             at: None,
         });
     }

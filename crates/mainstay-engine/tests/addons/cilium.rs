@@ -434,3 +434,38 @@ fn nodes_are_ready_with_cilium_as_soon_as_the_world_allows() {
         assert!((0.99..=1.05).contains(&ratio), "{took} s of {:?}: {ratio}", path.steps);
     });
 }
+
+#[test]
+fn a_value_that_refers_to_a_secret_is_refused_and_never_passed_on() {
+    let file = with("values: { encryption: { key: { $secret: ipsec } } }");
+    on_stage(816, WorldSpec::default(), async |stage| {
+        let Err(RunError::Refused(plan)) = stage.up(&file).await else {
+            panic!("{}", stage.story());
+        };
+        assert!(plan.refusals[0].what.contains("secret `ipsec`"), "{:?}", plan.refusals);
+        assert!(!stage.world.datacenter().inspect().vms.contains_key(&2000));
+    });
+}
+
+#[test]
+fn cilium_goes_one_minor_at_a_time_and_never_back() {
+    let at = |version: &str| with(&format!("version: {version}"));
+    on_stage(817, WorldSpec::default(), async |stage| {
+        is_settled(stage, &at("1.18.13")).await;
+        for (version, help) in [("1.20.1", "version: 1.19.7"), ("1.16.19", "1.18.13")] {
+            let Err(RunError::Refused(plan)) = stage.up(&at(version)).await else {
+                panic!("{}", stage.story());
+            };
+            assert!(plan.refusals[0].help[0].contains(help), "{:?}", plan.refusals);
+        }
+        is_settled(stage, &at("1.19.7")).await;
+        assert_eq!(revisions(stage, "cilium").await.len(), 2);
+        let api = api(stage);
+        let newest = mainstay_kube::newest_revisions(api.release_revisions(None).await.expect("a list"));
+        let release = helm_charts::Release::decode(newest[0].payload().expose()).expect("a release");
+        assert_eq!(
+            release.config["upgradeCompatibility"], "1.18",
+            "the minor that was installed first is kept"
+        );
+    });
+}

@@ -90,7 +90,7 @@ pub fn plain_secrets(values: &Value) -> Vec<ValueWarning> {
         let key = path.rsplit('.').next().unwrap_or_default();
         let is_text = value.as_str().is_some_and(|text| !text.is_empty());
         if is_text && looks_secret(key) {
-            let why = "looks like a secret in a file that is kept in version control; store it with `mainstay secrets set` and write `{ $secret: NAME }`";
+            let why = "looks like a secret in a file that is kept in version control; keep it in a Secret of the cluster that the chart reads";
             warnings.push(ValueWarning::new(path, why));
         }
     });
