@@ -68,6 +68,7 @@ fn refuse_json(command: &Command) -> Result<(), CommandError> {
         Command::Setup(_) => ("setup", "asks questions and writes files"),
         Command::Kubeconfig(_) => ("kubeconfig", "prints a kubeconfig"),
         Command::Talosconfig(_) => ("talosconfig", "prints a talosconfig"),
+        Command::Sshconfig(_) => ("sshconfig", "prints what ssh needs"),
         Command::Config(_) => ("config", "prints machine configs"),
         Command::Secrets(SecretsArgs::Import { .. }) => ("secrets import", "writes a file"),
         Command::Completions { .. } => ("completions", "prints a script for a shell"),
