@@ -224,6 +224,8 @@ fn verdict(record: Option<&UpgradeRecord>, guest: &RunningGuest, goal: &SystemGo
     match (is_new, is_old, schematic) {
         // The same version with other extensions: only the schematic tells.
         (true, true, None) => UpgradeVerdict::Held(HoldReason::transient("which extensions it runs cannot be read")),
+        // Whether the new system was ever installed is not known, so a restart of another cause may have come first: it is tried again.
+        (true, true, Some(false)) | (false, true, _) if !begun.is_armed => UpgradeVerdict::Open,
         (true, true, Some(false)) => UpgradeVerdict::CameBack(begun.clone()),
         (false, true, _) => UpgradeVerdict::CameBack(begun.clone()),
         // Or another version altogether, which a person installed meanwhile.

@@ -31,6 +31,8 @@ pub(super) async fn upgrade(clients: &Clients, ctx: StepContext<'_>, order: &Upg
     let known = read_mark(clients, vm).await?.1.upgrade;
     let is_this = |begun: &BegunUpgrade| begun.boot_id == before.boot_id && begun.to == order.to && begun.is_armed;
     let is_armed = matches!(&known, Some(UpgradeRecord::Begun(begun)) if is_this(begun));
+    let is_before = |begun: &BegunUpgrade| begun.boot_id != before.boot_id && begun.to == order.to;
+    let is_second = matches!(&known, Some(UpgradeRecord::Begun(begun)) if is_before(begun));
     let written = if is_armed {
         WrittenSystem::Armed
     } else {
@@ -49,6 +51,13 @@ pub(super) async fn upgrade(clients: &Clients, ctx: StepContext<'_>, order: &Upg
     let after = await_return(ctx, order, &before, written == WrittenSystem::Armed && !order.restarts_vm).await?;
     if is_new(order, &after) {
         return record(clients, vm, UpgradeRecord::Over, Some(&after)).await;
+    }
+    // Before 1.13 nothing tells whether the installer ended, so one restart into the old system may have another cause.
+    if written == WrittenSystem::Restarting && !is_second {
+        return Err(Failure::stale_plan(format!(
+            "{} came back with {}",
+            guest.machine, after.release
+        )));
     }
     let back = UpgradeRecord::RolledBack {
         to: order.to.clone(),

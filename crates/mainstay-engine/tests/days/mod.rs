@@ -204,6 +204,9 @@ impl<'a> Life<'a> {
     fn changed(&mut self, shape: &Shape, change: Change) {
         let _ = writeln!(self.text, "change: {change:?}");
         self.file = shape.file();
+        if change == Change::NewerTalos {
+            self.watch.is_upgraded();
+        }
         let stays: Vec<u32> = self
             .stage
             .spec(&self.file)

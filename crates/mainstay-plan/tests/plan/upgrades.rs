@@ -201,6 +201,11 @@ fn what_became_of_an_upgrade_is_told_by_the_boot_and_the_version_together() {
     assert!(!upgraded(&world.plan()).contains(&"prod-w-1".to_owned()));
     world.settle();
     assert_eq!(world.recorded("prod-w-1").upgrade, None);
+    // The same where the new system was perhaps never installed: it is tried again.
+    let mut world = newer();
+    world.record("prod-w-1", begun("boot-before", false));
+    world.settle();
+    assert_eq!(releases(&world), ["1.13.9"; 5]);
     // Another boot and the old version: it came back.
     let mut world = newer();
     world.record("prod-w-1", begun("boot-before", true));
