@@ -83,6 +83,7 @@ pub fn claim_config(claim: &Claim, serial: Option<&str>, lease: Option<Lease>) -
     })
 }
 
+/// The MAC is always sent: Proxmox VE draws a new one for a card without it, and the guest finds its card by the MAC.
 fn nic_config(nic: &NicConfig) -> Result<Net, Failure> {
     Ok(Net {
         model: NetModel::Virtio,
@@ -93,6 +94,7 @@ fn nic_config(nic: &NicConfig) -> Result<Net, Failure> {
     })
 }
 
+/// The file's tags were checked when it was read, so a tag that PVE refuses is an error of mainstay.
 fn parse_tags(names: &BTreeSet<String>) -> Result<Tags, Failure> {
     let mut tags = Tags::default();
     for name in names {
@@ -149,6 +151,8 @@ pub fn missing_drives(fill: &Fill, config: &VmConfig) -> Result<VmConfig, Failur
     Ok(set)
 }
 
+/// Goes with the drives in one request: Proxmox VE writes the seed from these options at each start, so a VM that gets its disks
+/// without them would boot without an address.
 fn put_seed(set: &mut VmConfig, seed: &Seed) {
     set.ipconfigs.insert(
         0,
@@ -168,6 +172,7 @@ fn put_seed(set: &mut VmConfig, seed: &Seed) {
     }
 }
 
+/// PVE copies the image while it creates the disk. The size follows from the image; the disk is grown by a step of its own.
 fn imported_drive(disk: &NewDisk, image: &StoredImage) -> Result<Drive, Failure> {
     let from = Volid::import(parse_name(&image.storage)?, &image.file)
         .map_err(|error| Failure::new(FailureKind::Bug, "the name of the image is not valid in Proxmox VE").caused_by(error))?;
@@ -180,6 +185,7 @@ fn imported_drive(disk: &NewDisk, image: &StoredImage) -> Result<Drive, Failure>
     ))
 }
 
+/// An empty disk. PVE takes whole GiB in this place, and the number must fit its own type.
 fn allocated_drive(disk: &NewDisk) -> Result<Drive, Failure> {
     let gib = u32::try_from(disk.size.0)
         .map_err(|error| Failure::new(FailureKind::Bug, "a disk size in the plan is too large").caused_by(error))?;
@@ -192,6 +198,7 @@ fn allocated_drive(disk: &NewDisk) -> Result<Drive, Failure> {
     ))
 }
 
+/// The guest finds a disk by its serial, because device names depend on the order in which the kernel sees disks.
 fn with_serial(drive: Drive, disk: &NewDisk) -> Drive {
     Drive {
         serial: Some(disk.serial.clone()),
@@ -199,6 +206,7 @@ fn with_serial(drive: Drive, disk: &NewDisk) -> Drive {
     }
 }
 
+/// Options at PVE's default are left out, so that the config that is read back equals the one that was sent.
 fn with_disk_options(drive: Drive, options: DiskOptions) -> Drive {
     Drive {
         cache: match options.cache {
@@ -393,6 +401,7 @@ pub fn vm_settings(config: &VmConfig) -> VmSettings {
     }
 }
 
+/// The seed is not among the disks: PVE writes it anew at each start.
 fn disk_of(drive: &Drive) -> Option<VmDisk> {
     if drive.is_cloud_init() {
         return None;

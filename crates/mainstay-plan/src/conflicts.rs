@@ -116,6 +116,7 @@ fn unknown_names(ctx: Context<'_>, plan: &mut PlanBuilder) {
     }
 }
 
+/// Refused here, because on an older PVE the first import would fail after VMs were created.
 fn old_pve(observed: &Observed, plan: &mut PlanBuilder) {
     if (observed.pve.major, observed.pve.minor) < OLDEST_PVE {
         let (major, minor) = OLDEST_PVE;
@@ -199,6 +200,7 @@ fn other_versions(ctx: Context<'_>, plan: &mut PlanBuilder) {
     }
 }
 
+/// Everything that stands against one machine. All machines are checked, so that one run shows every conflict.
 fn refuse_machine(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
     match ctx.lookup(machine) {
         VmLookup::Unknown(_) => {}
@@ -234,6 +236,7 @@ fn refuse_machine(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBui
     }
 }
 
+/// The machine does not exist yet: its VMID, its address and the name of its cloud-init volume must be free.
 fn absent(ctx: Context<'_>, machine: &DesiredMachine, plan: &mut PlanBuilder) {
     let vmid = machine.machine.vmid;
     let at = Some(machine.machine.at);
@@ -396,6 +399,7 @@ fn lost_control_planes(ctx: Context<'_>, plan: &mut PlanBuilder) {
     }
 }
 
+/// Something that mainstay could do and refuses, because it would do harm.
 fn gate(subject: Subject, what: impl Into<String>, why: impl Into<String>, help: impl Into<String>) -> Refusal {
     Refusal {
         kind: RefusalKind::Gate,
@@ -407,6 +411,7 @@ fn gate(subject: Subject, what: impl Into<String>, why: impl Into<String>, help:
     }
 }
 
+/// Something of others is in the way.
 fn conflict(subject: Subject, what: impl Into<String>, why: impl Into<String>, help: impl Into<String>) -> Refusal {
     Refusal {
         kind: RefusalKind::Conflict,

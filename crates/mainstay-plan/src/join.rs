@@ -345,6 +345,7 @@ pub(crate) fn await_members(
     chain
 }
 
+/// For the wait of a control plane that runs and does not vote yet.
 fn why_not_voting(guest: &RunningGuest) -> String {
     match &guest.etcd {
         Seen::Yes(EtcdState::Healthy) => "not yet a voter".to_owned(),

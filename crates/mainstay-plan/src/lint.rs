@@ -91,6 +91,7 @@ impl<'a> Linter<'a> {
         }
     }
 
+    /// A refused plan must not have steps: half of what the file asks for is not what it asks for.
     fn refusals(&mut self) {
         if let (false, Some(first)) = (self.plan.refusals.is_empty(), self.plan.steps.first()) {
             self.violation(first.id, "is planned although something is refused");
@@ -233,6 +234,7 @@ impl<'a> Linter<'a> {
         })
     }
 
+    /// A volume that no VM names carries no mark, so the linter demands the proof that the observation recorded.
     fn volume(&mut self, step: &Step, at: &StorageAt, volume: &str) {
         let leftovers = self.observed.leftovers.yes().into_iter().flatten();
         let Some(left) = leftovers.into_iter().find(|left| left.volume == volume && left.at == *at) else {
@@ -269,6 +271,7 @@ impl<'a> Linter<'a> {
         }
     }
 
+    /// A smaller size would cut off data: no step may ask for it, whatever the file says.
     fn disks(&mut self, step: &Step) {
         let Action::MachineGrow { vm, slot, to } = &step.action else {
             return;
@@ -336,6 +339,7 @@ impl<'a> Linter<'a> {
         }
     }
 
+    /// The machine that shows that etcd exists already, if any. Members count as much as data on a machine.
     fn has_etcd(&self) -> Option<String> {
         let members = self
             .observed

@@ -56,6 +56,7 @@ impl MissingResource {
         }
     }
 
+    /// A lack that may end by itself, such as a host that is offline. The machine is held, not refused.
     fn passing(what: impl Into<String>) -> Self {
         Self {
             passing: true,
@@ -63,6 +64,7 @@ impl MissingResource {
         }
     }
 
+    /// A lack that one command of an administrator ends; the command is shown.
     fn fixable_by(what: impl Into<String>, help: Option<String>) -> Self {
         Self { help, ..Self::new(what) }
     }
@@ -126,6 +128,7 @@ fn storages_of(ctx: Context<'_>, host: &Host) -> Result<StorageChoice, MissingRe
     Ok(StorageChoice { images, disks, seeds })
 }
 
+/// The storage that the file names, else one that allows the content.
 fn pick(storages: &BTreeMap<String, HostStorage>, named: Option<&str>, content: &str) -> Result<String, MissingResource> {
     match named {
         Some(name) => named_storage(storages, name, content),
@@ -162,6 +165,7 @@ pub fn default_disks<'a, 'u>(
     }
 }
 
+/// A storage that the file names is never replaced by another one: the reason is shown instead.
 fn named_storage(storages: &BTreeMap<String, HostStorage>, name: &str, content: &str) -> Result<String, MissingResource> {
     match storages.get(name) {
         None => Err(MissingResource::new(format!("it has no storage {name}"))),
@@ -191,6 +195,7 @@ fn can_allow(storage: &HostStorage, content: &str) -> bool {
     storage.active && (content != "import" || storage.kind.holds_files())
 }
 
+/// `pvesm set` replaces the whole list, so the content types that are allowed already are repeated.
 fn allow_command(name: &str, storage: &HostStorage, content: &str) -> String {
     let mut all: Vec<&str> = storage
         .content
@@ -318,6 +323,7 @@ impl<'a> Capacity<'a> {
         self.disks_fit(name, host, machine, storages)
     }
 
+    /// A storage that takes the whole size at once must have it free. A thin one needs room for the start only, and the rest is noted.
     fn disks_fit(
         &self,
         name: &str,
@@ -349,6 +355,7 @@ impl<'a> Capacity<'a> {
         Ok(left)
     }
 
+    /// Counts a machine in, so that the next one sees what is left. PVE itself shows it only after the VM runs.
     fn take(&mut self, name: &str, machine: &DesiredMachine, storages: Option<&StorageChoice>) {
         let Some((host, observed)) = self.observed.hosts.get_key_value(name) else {
             return;
@@ -404,6 +411,7 @@ impl<'a> Capacity<'a> {
     }
 }
 
+/// PVE hides bridges that the token may not use, so "absent" and "hidden" cannot be told apart and both are named.
 fn has_bridge(host: &Host, bridge: &str) -> Result<(), MissingResource> {
     match (
         &host.bridges,
@@ -485,6 +493,7 @@ fn refuse(unplaced: Vec<(&DesiredMachine, MissingByHost)>, plan: &mut PlanBuilde
     }
 }
 
+/// One refusal for all machines that lack the same, with what each host lacks.
 fn no_host(machines: &[&DesiredMachine], missing_by_host: &[(String, MissingResource)]) -> Refusal {
     let first = machines[0];
     let (more, each) = match machines.len() - 1 {
@@ -555,6 +564,7 @@ fn is_sized(host: &Host) -> bool {
     host.cpus > 0
 }
 
+/// Without Sys.Audit PVE leaves out processors and memory. Zero would mean that nothing fits.
 fn unsized_host(name: &str) -> String {
     format!("its processors and memory are unknown: the token lacks Sys.Audit on /nodes/{name}")
 }

@@ -92,6 +92,7 @@ impl Plan {
         rows
     }
 
+    /// Counted over rows, not steps: people count machines, and one machine has several steps.
     pub fn summary(&self) -> PlanSummary {
         let rows = self.rows();
         let machines = |sign: RowSign| rows.iter().filter(|row| row.sign == sign && row.noun == "machine").count();
@@ -143,6 +144,7 @@ impl Plan {
         })
     }
 
+    /// One row for all steps of a subject. What serves several machines has rows of its own or none.
     fn row(&self, subject: &Subject, steps: &[&Step]) -> Option<PlanRow> {
         let noun = match subject {
             Subject::Schematic | Subject::Cluster | Subject::Host(_) => return None,
@@ -168,6 +170,7 @@ impl Plan {
     }
 }
 
+/// The first step that creates or removes the subject decides the row; everything else is a change.
 fn judge(steps: &[&Step], drifted: bool) -> (RowSign, String, String) {
     for step in steps {
         match (step.action.info().fate, &step.action) {
@@ -255,6 +258,7 @@ fn verb(step: &Step) -> Option<String> {
         .map(str::to_owned)
 }
 
+/// An approval must show how many volumes go, and by name those that mainstay did not make.
 fn removal(steps: &[&Step]) -> String {
     let volumes = steps.iter().find_map(|step| match &step.action {
         Action::MachineDelete { volumes, with_disks, .. } if !volumes.is_empty() || !with_disks.is_empty() => {
@@ -291,6 +295,7 @@ fn is_growth(step: &Step) -> bool {
     matches!(step.action, Action::MachineGrow { .. }) && step.why.contains(" -> ")
 }
 
+/// One line for a step with its order, for `plan -v` and for tests.
 fn trace(step: &Step) -> String {
     let needs: Vec<String> = step.needs.iter().map(ToString::to_string).collect();
     let needs = if needs.is_empty() {

@@ -38,10 +38,12 @@ impl VmDiff {
         self.changes.is_empty() && self.growth.is_empty() && self.pending.is_empty() && self.pool.is_none()
     }
 
+    /// Also where nothing is left to write: a setting that was written earlier still waits for the restart.
     pub fn restarts(&self) -> bool {
         !self.pending.is_empty() || self.changes.iter().any(|change| change.setting.impact() == Impact::Reboot)
     }
 
+    /// One request carries all changes, so the step has the impact of the worst.
     pub fn impact(&self) -> Impact {
         self.changes
             .iter()
@@ -160,6 +162,8 @@ fn identity(cluster: &DesiredCluster, machine: &DesiredMachine, config: &VmSetti
     }
 }
 
+/// Processors, memory and controllers, which a running VM takes at a restart. The firmware cannot change: an installed system
+/// boots only with its own.
 fn hardware(shape: &Shape, config: &VmSettings, agent: bool, diff: &mut VmDiff) {
     diff.compare("cpu", &config.cores, &shape.cpu, |cores| Setting::Cores(*cores));
     diff.compare("cpu type", &config.cpu_type, &shape.cpu_type, |kind| {
@@ -202,6 +206,7 @@ fn hardware(shape: &Shape, config: &VmSettings, agent: bool, diff: &mut VmDiff) 
     }
 }
 
+/// What PVE shows and what the guest reads once. None of it needs a restart.
 fn place_in_pve(cluster: &DesiredCluster, machine: &DesiredMachine, vm: &OwnedVm<'_>, diff: &mut VmDiff) {
     let config = vm.config;
     let name = config.name.clone().unwrap_or_default();
@@ -255,6 +260,8 @@ fn tags(machine: &DesiredMachine, vm: &OwnedVm<'_>, diff: &mut VmDiff) {
     diff.push("tags", None, list.join(", "), Setting::Tags { add, remove });
 }
 
+/// Disks are matched by serial, not by slot: a user may move a disk to another slot, and a removed entry must not shift the others.
+/// A disk that left the file is kept, because it may hold data.
 fn disks(machine: &DesiredMachine, config: &VmSettings, disks_on: Option<&str>, diff: &mut VmDiff) {
     let shape = &machine.machine.shape;
     if let Some(system) = config.disks.get(SYSTEM_SLOT) {
@@ -297,6 +304,7 @@ fn disks(machine: &DesiredMachine, config: &VmSettings, disks_on: Option<&str>, 
     }
 }
 
+/// Grows, never shrinks, and never moves to another storage by itself: moving copies the whole disk and belongs to PVE.
 fn disk(slot: &str, label: &str, want: &Disk, there: &VmDisk, diff: &mut VmDiff) {
     if want.size > there.size {
         diff.growth.push(DiskGrowth {
@@ -353,6 +361,7 @@ impl VmDiff {
 /// The serial of the system disk; extra disks have their names.
 pub const SYSTEM_SERIAL: &str = "system";
 
+/// The tags of the file and the tag of mainstay, which is a part of the proof of ownership.
 pub(crate) fn desired_tags(machine: &DesiredMachine) -> BTreeSet<String> {
     machine
         .machine
@@ -371,6 +380,7 @@ pub(crate) fn desired_nic(cluster: &DesiredCluster, machine: &DesiredMachine) ->
     }
 }
 
+/// What the guest reads from its cloud-init drive at the first boot. It holds no secret.
 pub(crate) fn seed(cluster: &DesiredCluster, machine: &DesiredMachine) -> Seed {
     Seed {
         address: cluster.interface(machine),
@@ -399,6 +409,7 @@ pub(crate) fn free_slots(config: &VmSettings) -> impl Iterator<Item = String> + 
         .filter(move |slot| !taken.contains(slot))
 }
 
+/// A disk without a serial was attached by hand and matches no entry of the file.
 pub(crate) fn by_serial<'c>(config: &'c VmSettings, serial: &str) -> Option<(&'c str, &'c VmDisk)> {
     let found = config.disks.iter().find(|(_, disk)| disk.serial.as_deref() == Some(serial));
     found.map(|(slot, disk)| (slot.as_str(), disk))

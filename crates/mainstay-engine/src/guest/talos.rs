@@ -73,6 +73,7 @@ impl TalosClients {
         })
     }
 
+    /// Steps that need certificates are planned only with secrets, so a lack of them here is an error of mainstay.
     fn access(&self) -> Result<&Access, Failure> {
         self.access
             .as_ref()
@@ -206,6 +207,7 @@ async fn is_up(node: &Node, uuid: Uuid) -> Result<WaitStatus<()>, Failure> {
     }
 }
 
+/// Its certificate is not of our authority, so it gets nothing from us and is not changed.
 fn foreign(at: &str) -> Failure {
     Failure::conflict(format!("{at} belongs to another Talos cluster"))
         .why("it is configured already, and not with this cluster's secrets")
@@ -268,6 +270,7 @@ pub async fn reconfigure(
     await_reboot(ctx, &node, &before).await
 }
 
+/// The boot id tells a machine that restarted from one that has not gone down yet: both answer and look alike.
 async fn await_reboot(ctx: StepContext<'_>, node: &Node, before: &str) -> Result<(), Failure> {
     wait::until(
         ctx.jitter,
@@ -447,6 +450,7 @@ pub async fn remove_member(
     }
 }
 
+/// Repeated until etcd has stopped, because the answer to the call is often lost together with the machine's etcd.
 async fn leave(ctx: StepContext<'_>, clients: &TalosClients, member: &MemberRef, ask: &[String]) -> Result<(), Failure> {
     let node = clients.node(ctx.addresses.address(&member.name)?)?;
     wait::until(
@@ -476,6 +480,7 @@ async fn leave(ctx: StepContext<'_>, clients: &TalosClients, member: &MemberRef,
     .await
 }
 
+/// By id: a machine that was recreated has the name of its predecessor, and must not lose its own membership.
 async fn remove(survivor: &Node, member: &MemberRef) -> Result<(), Failure> {
     if !survivor.etcd_members().await?.iter().any(|listed| listed.id == member.id) {
         return Ok(());
@@ -539,6 +544,7 @@ pub async fn observe(env: &Env, clients: &TalosClients, addresses: &AddressBook,
     }
 }
 
+/// All reads at once: a machine that restarts in between gives a report that is wrong in one way, not in several.
 async fn configured(node: &Node, addresses: &AddressBook, release: Version) -> GuestReport {
     let (information, status, config, services, boot, schematic) = tokio::join!(
         node.get::<SystemInformation>(SystemInformation::ID),
@@ -646,6 +652,7 @@ fn listed(member: &talos_api::EtcdMember, addresses: &AddressBook) -> ListedMemb
     }
 }
 
+/// As this machine's own etcd lists them. A machine without quorum fails here, and another one is asked.
 pub async fn members(ctx: StepContext<'_>, clients: &TalosClients, machine: &str) -> Result<Vec<ListedMember>, Failure> {
     let node = clients.node(ctx.addresses.address(machine)?)?;
     let members = node.etcd_members().await.map_err(|error| {
@@ -658,6 +665,7 @@ pub async fn has_etcd_data(ctx: StepContext<'_>, clients: &TalosClients, machine
     Ok(clients.node(ctx.addresses.address(machine)?)?.has_etcd_data().await?)
 }
 
+/// A machine that cannot be asked does not count as healthy: the caller is about to stop another member.
 pub async fn has_healthy_etcd(clients: &TalosClients, address: Ipv4Addr) -> bool {
     let Ok(node) = clients.node(address) else { return false };
     let services = node.services().await.unwrap_or_default();
@@ -676,12 +684,14 @@ pub async fn is_back(ctx: StepContext<'_>, clients: &TalosClients, guest: &Guest
     })
 }
 
+/// A reason instead of a failure: the caller waits, and shows it.
 pub async fn boot_id(ctx: StepContext<'_>, clients: &TalosClients, machine: &str) -> Result<String, String> {
     let address = ctx.addresses.address(machine).map_err(|failure| failure.what)?;
     let node = clients.node(address).map_err(|failure| failure.what)?;
     node.boot_id().await.map_err(|error| why_no_answer(&error))
 }
 
+/// Kubernetes only says that the kubelet is silent; the machine itself names the service or condition that blocks it.
 pub async fn not_ready_reason(ctx: StepContext<'_>, clients: &TalosClients, machine: &str) -> Option<String> {
     let node = clients.node(ctx.addresses.get(machine)?).ok()?;
     match node.look().await {
@@ -792,6 +802,7 @@ fn kubelet_version(config: &str) -> Option<Version> {
     tag.split(['@', '-', '"']).next()?.parse().ok()
 }
 
+/// One line with the direct cause: the whole chain would not fit into a row of a plan.
 fn short_reason(error: &(dyn std::error::Error + 'static)) -> String {
     error
         .source()

@@ -142,6 +142,7 @@ async fn kubernetes(
     Seen::Unknown(why)
 }
 
+/// Version and Nodes of one server, so that both are from the same moment of the same API server.
 async fn nodes(
     clients: &Clients,
     address: Ipv4Addr,

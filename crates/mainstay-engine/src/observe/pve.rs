@@ -44,6 +44,7 @@ pub struct PveObservation {
     pub tasks: Vec<PveTask>,
 }
 
+/// Asks only for what the round before did not read.
 async fn known_or<T: Clone>(known: Option<&T>, call: pve_api::Call<T>, pve: &Client) -> Result<T, Error> {
     match known {
         Some(known) => Ok(known.clone()),
@@ -155,6 +156,7 @@ fn semver_of(version: pve_api::PveVersion) -> Version {
     Version::new(version.major.into(), version.minor.into(), version.patch.into())
 }
 
+/// A token may lack the right to read the cluster's state. Then quorum is unknown, and deletions are held.
 fn quorate(status: Result<cluster::Status, Error>) -> Seen<bool> {
     match status {
         Ok(status) => Seen::Yes(status.quorate),
@@ -162,6 +164,7 @@ fn quorate(status: Result<cluster::Status, Error>) -> Seen<bool> {
     }
 }
 
+/// PVE leaves out VMs that the token may not see. Then a VMID that looks free may be taken, so the list counts as unknown.
 fn sees_all(permissions: &Permissions, scope: &ObserveScope<'_>) -> bool {
     permissions.allows("/vms", "VM.Audit") || pool_scoped(permissions, scope)
 }
@@ -273,6 +276,7 @@ fn needs_bridges(inventory: &ResourceList, scope: &ObserveScope<'_>) -> bool {
     !scope.removes_all && !scope.vmids.is_subset(&there)
 }
 
+/// Bridges are read only where a machine may be created: with many hosts this is the call that costs most.
 async fn look_at_host(pve: &Client, name: &pve_api::Host, needs_bridges: bool, known: Option<&KeptFacts>) -> HostFacts {
     let is_complete = |look: &&HostFacts| (look.0.yes().is_some() || !needs_bridges) && look.1.yes().is_some();
     if let Some(known) = known.and_then(|known| known.hosts.get(name)).filter(is_complete) {
@@ -308,6 +312,7 @@ async fn bridges(pve: &Client, name: &pve_api::Host) -> Seen<BTreeSet<String>> {
     }
 }
 
+/// The type decides whether a disk takes its whole size at once, and how many allocations the storage bears at a time.
 fn storage_of(status: &storage::StorageStatus) -> HostStorage {
     HostStorage {
         kind: match status.kind.to_string().as_str() {
@@ -423,6 +428,7 @@ fn vm_of(guest: Guest, config: Seen<VmSettings>) -> Vm {
     }
 }
 
+/// States such as `paused` or `io-error` are kept by name: a person must look at the console before mainstay does anything.
 fn power_of(state: RunState) -> PowerState {
     match state {
         RunState::Running => PowerState::Running,

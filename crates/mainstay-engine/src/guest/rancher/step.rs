@@ -94,6 +94,7 @@ fn machine(addresses: &AddressBook, clients: &RancherClients, name: &str) -> Opt
     })
 }
 
+/// Proves the machine again before each step: since the plan was made its VMID or address may have another owner.
 async fn open(ctx: StepContext<'_>, clients: &RancherClients, name: &str) -> Result<OpenGuest, Failure> {
     let known = machine(ctx.addresses, clients, name);
     let known =
@@ -101,6 +102,7 @@ async fn open(ctx: StepContext<'_>, clients: &RancherClients, name: &str) -> Res
     clients.access()?.open(&known, ctx.progress).await
 }
 
+/// A config of another distribution here means that the plan mixed two: an error of mainstay, never of the user.
 fn parse(guest: &GuestRef, config: &GuestConfig) -> Result<RancherConfig, Failure> {
     let what = || {
         Failure::new(
@@ -115,6 +117,7 @@ fn files(texts: &[FileText]) -> Vec<GuestFile> {
     texts.iter().map(FileText::guest_file).collect()
 }
 
+/// What the guest must show about itself before files are written. A wrong address or host name would go into certificates.
 fn expected(config: &RancherConfig) -> ExpectedFacts {
     ExpectedFacts {
         hostname: config.hostname.clone(),
@@ -131,6 +134,7 @@ fn role(config: &RancherConfig) -> rancher_config::Role {
     }
 }
 
+/// The checksum comes from the plan, not from the mirror, so a mirror cannot choose what is installed.
 fn artifact(text: &ArtifactText) -> Result<PinnedArtifact, Failure> {
     let bug = |why: String| Failure::new(FailureKind::Bug, "an artifact in the plan cannot be read").why(why);
     let url = text.url.as_ref().map(|url| url.parse()).transpose();
@@ -237,6 +241,7 @@ pub async fn configure(
     Ok(())
 }
 
+/// The quorum is read again right before the unit restarts, because the plan may be minutes old.
 pub async fn reconfigure(
     ctx: StepContext<'_>,
     clients: &RancherClients,
@@ -330,6 +335,7 @@ pub async fn remove_member(
     super::remove_member(clients.access()?, &removal, ctx.progress).await
 }
 
+/// A login that reads the boot id is enough: the unit of the release is judged by the wait for its node.
 pub async fn is_back(ctx: StepContext<'_>, clients: &RancherClients, guest: &GuestRef) -> Result<WaitStatus<()>, Failure> {
     Ok(match boot_id(ctx, clients, &guest.machine).await {
         Ok(_) => WaitStatus::Done(()),
@@ -337,6 +343,7 @@ pub async fn is_back(ctx: StepContext<'_>, clients: &RancherClients, guest: &Gue
     })
 }
 
+/// Asks the machine itself over SSH: a server that does not run yet has no supervisor that could answer.
 pub async fn has_etcd_data(ctx: StepContext<'_>, clients: &RancherClients, machine: &str) -> Result<bool, Failure> {
     let opened = open(ctx, clients, machine).await?;
     let probe = probe(&opened, rancher_config::Role::Server, &[]).await?;
@@ -348,6 +355,7 @@ pub async fn has_etcd_data(ctx: StepContext<'_>, clients: &RancherClients, machi
     })
 }
 
+/// As this server's own etcd lists them. A server without quorum fails here, and another one is asked.
 pub async fn members(ctx: StepContext<'_>, clients: &RancherClients, machine: &str) -> Result<Vec<ListedMember>, Failure> {
     let address = ctx.addresses.address(machine)?;
     let members = clients
@@ -374,11 +382,16 @@ fn listed(member: &SupervisorMember, addresses: &AddressBook) -> ListedMember {
     }
 }
 
+/// Not stored anywhere: plan and execution compute it from the same answer.
 fn member_id(member: &SupervisorMember) -> u64 {
-    let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{}{:?}", member.name, member.peers).as_bytes());
+    let id = Uuid::new_v5(
+        &Uuid::NAMESPACE_OID,
+        format!("{} {}", member.name, member.peers.join(" ")).as_bytes(),
+    );
     id.as_u64_pair().0
 }
 
+/// A supervisor that answers may still stand in front of an etcd without quorum, so the members are read too.
 pub async fn has_healthy_etcd(clients: &RancherClients, address: Ipv4Addr) -> bool {
     let Ok(supervisor) = clients.access().and_then(|access| access.supervisor(address.into())) else {
         return false;
@@ -386,6 +399,7 @@ pub async fn has_healthy_etcd(clients: &RancherClients, address: Ipv4Addr) -> bo
     supervisor.readyz().await.is_ok() && supervisor.members().await.is_ok()
 }
 
+/// Tells a machine that restarted from one that did not answer for a moment.
 pub async fn boot_id(ctx: StepContext<'_>, clients: &RancherClients, machine: &str) -> Result<String, String> {
     let text = |failure: Failure| failure.why.unwrap_or(failure.what);
     let opened = open(ctx, clients, machine).await.map_err(text)?;

@@ -249,6 +249,7 @@ fn refused_patch(machine: &Machine, error: &talos_config::PatchError) -> DeriveE
     DeriveError::new(format!("a patch cannot be applied to {}", machine.name)).why(error)
 }
 
+/// What all machines share. It changes with the file, never with what was observed, so a config is equal on every run.
 fn cluster_input(spec: &Spec, versions: &Versions) -> Result<ClusterInput, DeriveError> {
     let endpoint = spec
         .endpoint
@@ -281,6 +282,7 @@ fn cluster_input(spec: &Spec, versions: &Versions) -> Result<ClusterInput, Deriv
     })
 }
 
+/// What is different on each machine. Its address and MAC are in the config too: the seed is read at the first boot only.
 fn machine_input(spec: &Spec, versions: &Versions, machine: &Machine) -> MachineInput {
     let factory = factory_host(spec);
     let install = Install {
@@ -324,6 +326,7 @@ fn taint(taint: &mainstay_spec::Taint) -> Taint {
     }
 }
 
+/// The card is found by its MAC: device names differ between machine types.
 fn link(spec: &Spec, machine: &Machine) -> Link {
     let address = ipnet::Ipv4Net::new(machine.address, spec.network.cidr.prefix_len()).unwrap_or(spec.network.cidr);
     Link {
