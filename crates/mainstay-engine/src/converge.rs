@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use mainstay_plan::addon::wanted::AddonRequests;
 use mainstay_plan::{
-    ClusterSecrets, Desired, Goal, Held, HoldKind, Kubernetes, Lease, Observed, Plan, Publisher, Step, StepId, TurnPolicy, derive, lint,
-    plan,
+    ClusterSecrets, Desired, Goal, Held, HoldKind, Kubernetes, Lease, Observed, Plan, Publisher, Step, StepId, TurnPolicy,
+    derive, lint, plan,
 };
 use mainstay_spec::Spec;
 use tokio::time::Instant;

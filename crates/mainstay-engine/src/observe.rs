@@ -202,10 +202,7 @@ async fn wanted_configs(
 /// A machine of this cluster is listed as stopped.
 fn has_stopped(vms: &Seen<BTreeMap<u32, Vm>>, scope: &ObserveScope<'_>) -> bool {
     let is_ours = |vm: &Vm| {
-        let mark = vm
-            .config
-            .yes()
-            .and_then(|config| Mark::parse(&config.description));
+        let mark = vm.config.yes().and_then(|config| Mark::parse(&config.description));
         mark.is_some_and(|mark| Some(mark.cluster_id) == scope.cluster_id)
     };
     let mut all = vms.yes().into_iter().flat_map(BTreeMap::values);

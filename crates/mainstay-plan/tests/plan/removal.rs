@@ -334,6 +334,7 @@ fn an_image_that_another_cluster_may_use_is_kept_and_one_that_cannot_be_told_too
     let kept = ImageFile {
         file: file.clone(),
         size: 9,
+        may_delete: true,
     };
     world.observed.images.insert(at, Seen::Yes(vec![kept]));
     let deletes = |world: &World| {

@@ -8,8 +8,8 @@ use mainstay_plan::{
     Action, Desired, DesiredInputs, EtcdMember, EtcdState, Guest, GuestConfig, Host, HostStorage, Image, ImageFile, Kubernetes,
     KubernetesPart, LeftoverVolume, Mark, MemberRemoval, Memory, NodeCordon, NodeRecord, NodeStatus, Observed, OpenPorts, Plan,
     PowerState, Publisher, RunningGuest, SchematicRef, Seen, Setting, Step, StepId, StorageAt, StorageKind, Subject, SystemGoal,
-    TaintOnNode, TokenScope, TurnPolicy, UpgradeOrder, UpgradeRecord, Versions, Vm, VmDisk, VmJobs, VmNic, VmSettings, VolumeIdentity,
-    derive, lint, plan, running,
+    TaintOnNode, TokenScope, TurnPolicy, UpgradeOrder, UpgradeRecord, Versions, Vm, VmDisk, VmJobs, VmNic, VmSettings,
+    VolumeIdentity, derive, lint, plan, running,
 };
 use mainstay_spec::{Environment, Gib, Spec};
 use semver::Version;
