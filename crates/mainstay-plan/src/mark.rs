@@ -631,7 +631,10 @@ mod tests {
             tag follows
             shape 1:0123456789abcdef
             runs talos 1.13.9 kubernetes 1.36.2
+            pool team/k8s
+            tags blue green
             bootstrap here
+            founded
             going
             disks listed
             disk efidisk0 local-lvm:vm-2001-disk-1
