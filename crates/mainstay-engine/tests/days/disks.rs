@@ -20,13 +20,14 @@ acl:
 
 const SIZE: u64 = 8 << 30;
 
-/// A disk that is not ours turns up.
+/// A disk that is not ours turns up. One that holds the removal of its machine is put on workers only: etcd may need a control plane whose
+/// removal is held, and mainstay does not switch such a one on again.
 pub fn turn_up(stage: &Stage, field: &Field, watch: &Watch, rng: &mut impl Rng) -> String {
     let machine = idle_machine(stage, field, rng).filter(|vmid| !watch.is_strange(*vmid) && !is_going(stage, *vmid));
     let number = rng.random_range(0..4);
     match (rng.random_range(0..5), machine) {
-        (0, Some(vmid)) => attached(stage, watch, vmid, "scsi5", &free_name(stage, vmid)),
-        (1, Some(vmid)) => attached(stage, watch, vmid, "unused7", &free_name(stage, vmid)),
+        (0, Some(vmid)) if !field.is_control_plane(vmid) => attached(stage, watch, vmid, "scsi5", &free_name(stage, vmid)),
+        (1, Some(vmid)) if !field.is_control_plane(vmid) => attached(stage, watch, vmid, "unused7", &free_name(stage, vmid)),
         (2, Some(vmid)) => attached(stage, watch, vmid, "scsi6", &format!("local-lvm:vm-9999-pvc-{number}")),
         (3, Some(vmid)) => replica(stage, field, watch, vmid),
         _ => {
