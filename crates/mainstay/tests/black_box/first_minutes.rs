@@ -238,7 +238,11 @@ fn a_terminal_that_hangs_up_during_a_run_stops_it_in_order() {
     run.signal("HUP");
     let said = run.finish();
     assert_eq!(said.code, Some(130), "{}", said.stderr);
-    assert!(said.stderr.contains("No step is running."), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("Run the same command again to continue."),
+        "{}",
+        said.stderr
+    );
 }
 
 #[test]
